@@ -1,0 +1,451 @@
+"""Every type that is written to a results folder or computed from one.
+
+Plain data and nothing else: this module knows no file, no clock, no engine and no arithmetic. All types are
+frozen and keyword-only. Units stand at the end of a name (`_s`, `_ns`, `_bytes`, `_tok_per_s`); a name without
+one is a count, a word or an id. A value that was not measured is None, never 0.
+
+Order of the file: what the user wrote, what the plan made of it, what a run recorded, what analysis computed.
+`docs/results-format.md` is the promise about the recorded part; `SCHEMA` rises when that promise changes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+SCHEMA = 1
+
+LoadShape: TypeAlias = Literal["single", "wave", "closed"]
+Assignment: TypeAlias = Literal["round-robin", "rotate", "balanced"]
+LengthPolicy: TypeAlias = Literal["natural", "forced"]
+Level: TypeAlias = Literal["ok", "warning", "invalid"]
+
+# --- what the user wrote (a matrix, read and checked by config.py) ---------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model folder or hub name, as `configs/models/<name>.yaml` or a path describes it."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drafter:
+    """What proposes tokens: `method` is none of our words but the field's (dflash2, mtp, ngram, ...)."""
+
+    method: str
+    model: Model | None = None
+    k: int | None = None  # proposals per round; None where the drafter alone decides
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How one kind of server is started or found. `adapter` names a row of `adapters.ADAPTERS`."""
+
+    name: str
+    adapter: str
+    kind: Literal["process", "attach"]
+    command: tuple[str, ...] = ()  # the program and its fixed arguments, for kind process
+    url: str | None = None  # for kind attach
+    environment: Mapping[str, str] = field(default_factory=dict)
+    api_key_env: str | None = None
+    boot_timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Engine + target + drafter + flags: one row of a results table."""
+
+    name: str
+    engine: Engine
+    target: Model
+    drafter: Drafter | None = None  # None: plain decoding
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    reference: str | None = None  # name of the variant that speed-ups are taken over, when not the plain one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    thinking: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """`messages` as the chat API takes them; `kind` groups prompts in tables (code, prose, ...)."""
+
+    prompt_id: str
+    kind: str
+    messages: tuple[Mapping[str, str], ...]
+    source: str
+    licence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSet:
+    name: str
+    prompts: tuple[Prompt, ...]
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """`generate`: one request at a time, by kind. `concurrency`: `levels` requests in flight."""
+
+    kind: Literal["generate", "concurrency"]
+    prompts: PromptSet
+    warmup: PromptSet | None
+    repetitions: int
+    max_tokens: int
+    length: LengthPolicy = "natural"
+    levels: tuple[int, ...] = (1,)
+    load: LoadShape = "single"
+    assignment: Assignment = "balanced"
+    num_requests: int | None = None  # per repetition, load closed; None: max(4c, 4 x prompts), whole rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    order: Literal["abba", "listed"] = "abba"
+    boots: int = 2
+    cooldown_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """One YAML file, checked. Paths in it are resolved against the file's own project."""
+
+    name: str
+    path: str
+    purpose: Literal["measurement", "smoke"]
+    variants: tuple[Variant, ...]
+    workloads: tuple[Workload, ...]
+    sampling: Sampling
+    schedule: Schedule
+    held_constant: Mapping[str, Any] = field(default_factory=dict)
+    device: Mapping[str, Any] = field(default_factory=dict)
+    goals: Mapping[str, float] = field(default_factory=dict)
+
+
+# --- what the plan made of it ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Variant x workload x prompt set x c x load shape x sampling x length policy, with its identity.
+
+    Two cells measure the same thing when `workload_key` is equal, and the same subject when `subject_key` is.
+    `protocol_id` says how a number was made: figures of two protocol ids never share a table.
+    """
+
+    cell_id: str
+    variant: str
+    workload: str  # generate, concurrency
+    prompt_set: str
+    concurrency: int
+    load: LoadShape
+    assignment: Assignment
+    length: LengthPolicy
+    sampling: Sampling
+    max_tokens: int
+    repetitions: int
+    num_requests: int  # per repetition
+    engine: str
+    adapter: str
+    target: str
+    drafter: str | None  # the method
+    k: int | None
+    workload_key: str
+    subject_key: str
+    protocol_id: str
+    reference_cell_id: str | None
+    reference_reason: str | None  # why there is no reference cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One variant's turn in the schedule: one boot of its engine, then its cells in this order."""
+
+    block_id: str
+    variant: str
+    cell_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    cells: tuple[Cell, ...]
+    blocks: tuple[Block, ...]
+    plan_hash: str
+    estimated_s: float | None  # None: no stored run to estimate from
+
+
+# --- what a run recorded -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """The ids of everything a record belongs to; deeper ids are None above their level."""
+
+    run_id: str
+    session_id: str
+    block_id: str | None = None
+    boot_id: str | None = None
+    cell_id: str | None = None
+    repetition: int | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Written once, before the first request."""
+
+    schema: int
+    run_id: str
+    created_at: str  # ISO 8601, UTC
+    tool: str  # dflashbench x.y.z
+    matrix_yaml: str
+    matrix_path: str
+    name: str
+    purpose: str
+    prompt_sets: Mapping[str, str]  # name -> sha256
+    prompt_kinds: Mapping[str, Mapping[str, str]]  # set -> prompt id -> kind
+    models: Mapping[str, Mapping[str, Any]]  # name -> identity of its files
+    held_constant: Mapping[str, Any]
+    plan: Plan
+    warmup_sets: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """A cell as one block will run it; an edited matrix appends to these."""
+
+    where: Where  # session and block
+    cell: Cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    hostname_hash: str  # equal for one machine, tells nothing else
+    system: str
+    cpu: str
+    num_cpus: int
+    memory_bytes: int | None
+    accelerators: tuple[str, ...]
+    python: str
+    packages: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    where: Where
+    started_at: str
+    commit: str | None
+    dirty: bool | None
+    matrix_yaml: str
+    plan_hash: str
+    machine: MachineFacts
+    device_key: str
+    client_lateness_s: float | None  # p99 of what this client adds, from doctor; None: not calibrated
+    resumed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boot:
+    """An engine process from start to stop; written at ready (`stopped_at` None) and again at stop."""
+
+    where: Where
+    variant: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]  # what we set, secrets left out
+    pid: int | None
+    url: str
+    started_at: str
+    ready_s: float | None  # from start to the first good answer
+    version: str | None
+    health: Mapping[str, Any] | None  # the engine's own facts, as found
+    build: str | None  # hash of what was found
+    log_path: str
+    memory_peak_bytes: int | None = None
+    stopped_at: str | None = None
+    exit_code: int | None = None
+    error: str | None = None  # why it did not boot, or died
+    wanted: Mapping[str, Any] = field(default_factory=dict)  # model paths and flags we asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestError:
+    """A request's failure is data. `kind`: connect, http, in_band, truncated, timeout, parse, cancelled."""
+
+    kind: str
+    message: str
+    http_status: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One HTTP request, on the client's monotonic clock, seconds after `t0` unless named otherwise.
+
+    `t0` is just before the socket write that completes the request. Definitions: docs/terms.md.
+    """
+
+    where: Where
+    prompt_id: str
+    kind: str
+    index: int  # order within the repetition
+    started_at: str
+    t0_ns: int  # perf_counter_ns, comparable within one session
+    send_lateness_s: float
+    connect_s: float | None  # None: the connection was open before
+    status: Literal["ok", "failed"]
+    error: RequestError | None
+    http_status: int | None
+    ttfr_s: float | None
+    ttft_s: float | None
+    ttfa_s: float | None
+    t_last_s: float | None
+    wall_s: float | None
+    output_tokens: int | None
+    output_tokens_source: Literal["usage", "token_ids"] | None
+    first_tokens: int | None
+    first_tokens_source: Literal["usage", "token_ids", "events"] | None  # events: a lower bound
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    num_output_events: int
+    num_reads: int
+    finish_reason: str | None
+    distinct_4gram_share: float | None
+    text_sha256: str | None
+    engine_timings: Mapping[str, Any] | None
+    flags: tuple[str, ...] = ()  # unterminated_final_event, buffered_stream, possible_cap, ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """An engine's speculation ledger at one moment, summed over engine labels; None: it keeps no such counter."""
+
+    drafts: int | None
+    draft_tokens: int | None
+    accepted_tokens: int | None
+    accepted_at: tuple[int, ...] | None  # per position, position 0 first
+    tested_tokens: int | None
+    trimmed_tokens: int | None
+    plain_steps: int | None
+    generation_tokens: int | None
+    prompt_tokens: int | None
+    requests: int | None
+    process_start_s: float | None  # unix time; a change means another process
+    labels: tuple[str, ...]  # the distinct model labels seen, sorted
+    draft_s: float | None = None
+    verify_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Counters read before or after a scope: around every request in generate, around a repetition otherwise."""
+
+    where: Where
+    scope: Literal["request", "repetition"]
+    moment: Literal["before", "after"]
+    at_ns: int
+    quiet: bool | None  # None: the engine cannot tell
+    settle_s: float  # how long it took to become quiet
+    counters: Counters | None
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepetitionEnd:
+    """A repetition that is wholly on disk. `window_s`: first send to last end."""
+
+    where: Where
+    started_at: str
+    window_s: float
+    num_requests: int
+    num_failed: int
+    in_flight_max: int
+    cpu_share: float | None  # of one core, used by the client process during the window
+    loop_lag_max_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellEnd:
+    """A cell of a block that is finished (`unavailable`: its engine did not boot or died)."""
+
+    where: Where
+    outcome: Literal["finished", "unavailable"]
+    message: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSample:
+    where: Where
+    at: str
+    host_cpu_share: float | None  # of all cores
+    memory_available_bytes: int | None
+    client_rss_bytes: int | None
+    engine_rss_bytes: int | None
+    clocks_MHz: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEntry:
+    where: Where
+    at: str
+    event: str
+    message: str
+
+
+# --- what analysis computed --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A figure with its interval. `reason` says why `value`, or the interval, is None."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    unit: str
+    n: int  # requests, ratios: boots
+    method: str | None = None  # "t over boots", "bootstrap within one boot", ...
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a check says of a cell (or of the whole run, `cell_id` None), and what to do about it."""
+
+    check: str
+    level: Level
+    message: str
+    cell_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricRow:
+    """One figure: a line of `show --json`. `kind` is "all" for the figure over all kinds."""
+
+    variant: str
+    workload: str
+    kind: str
+    concurrency: int
+    load: LoadShape
+    metric: str
+    estimate: Estimate
+    verdicts: tuple[str, ...] = ()  # names of checks that are not ok, invalid ones first
+    cell_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotedFigure:
+    """A number somebody else published: its own type, so that no table can take it for a measured one."""
+
+    label: str
+    metric: str
+    value: float
+    unit: str
+    source: str
