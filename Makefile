@@ -1,0 +1,43 @@
+# Two commands: `make quickstart` measures the bundled pair and writes a report; `make test` runs the tests.
+# PYTHON picks the interpreter, PIP_ARGS goes to every pip call (README, "PyTorch's CPU build").
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
+MATRIX := configs/matrices/quickstart.yaml
+
+.PHONY: quickstart test check machine clean
+
+quickstart: $(VENV)/engine.ok
+	$(BIN)/dflashbench run $(MATRIX)
+
+test: $(VENV)/dev.ok check
+	$(BIN)/pytest
+
+check: $(VENV)/dev.ok
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# What is missing is named with the command that installs it.
+machine:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed: sudo apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); dflashbench needs Python 3.11 or newer: install one and say PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: sudo apt-get install python3-venv"; exit 1; }
+
+$(VENV)/bin/python: | machine
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/engine.ok: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[engine]'
+	@touch $@
+
+$(VENV)/dev.ok: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[engine,dev]'
+	@touch $@ $(VENV)/engine.ok
+
+clean:
+	rm -rf $(VENV) build
