@@ -1,0 +1,73 @@
+"""Grouped-query attention and who may see whom.
+
+One module serves both models: the target's rows attend to the past, the drafter's block to a
+window around it. The difference is in the keys they are given and in the mask, nowhere else.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engines.dflash2.config import TransformerConfig
+from engines.dflash2.layers import RMSNorm, rotate
+
+
+class Attention(nn.Module):
+    """Queries, keys and values with a norm per head, rotary positions, and the way back."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        query_size = config.num_attention_heads * config.head_dim
+        key_value_size = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, query_size, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, key_value_size, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, key_value_size, bias=False)
+        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=False)
+        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+
+    def queries(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        """x: [batch, length, hidden] -> [batch, heads, length, head_dim]."""
+        return rotate(self.q_norm(self._heads(self.q_proj(x))).transpose(1, 2), rotation)
+
+    def keys_and_values(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """x: [batch, length, hidden] -> twice [batch, key-value heads, length, head_dim]."""
+        keys = rotate(self.k_norm(self._heads(self.k_proj(x))).transpose(1, 2), rotation)
+        return keys, self._heads(self.v_proj(x)).transpose(1, 2)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """-> [batch, length, hidden]. mask: see `additive_mask`; None: the plain causal rule."""
+        attended = F.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None and queries.shape[-2] > 1,
+            enable_gqa=True,
+        )
+        return self.o_proj(attended.transpose(1, 2).flatten(-2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim))
+
+
+def sees_past(query_positions: Tensor, key_positions: Tensor) -> Tensor:
+    """The target's rule, [queries, keys]: a row sees itself and what came before."""
+    return key_positions <= query_positions[:, None]
+
+
+def sees_window(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
+    """The drafter's rule, [queries, keys]: less than `window` positions away, before or after.
+
+    So an anchor at P sees the context from P - window + 1 on, each later row one position less,
+    and inside the block everyone sees everyone.
+    """
+    return (query_positions[:, None] - key_positions).abs() < window
+
+
+def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where visible, minus infinity elsewhere: made once a pass, not once a layer."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
+        ~visible, -torch.inf
+    )

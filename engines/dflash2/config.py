@@ -1,0 +1,289 @@
+"""What a checkpoint says about itself: its config.json, read, checked and frozen.
+
+Knows nothing of tensors. Where published engines read a key differently, the rule followed here
+is the reference implementation's (dflash 0.1.0), made strict: what this engine does not do is an
+error, never a key that is ignored.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TARGET_ARCHITECTURE = "Qwen3ForCausalLM"
+DRAFTER_ARCHITECTURE = "DFlash2DraftModel"
+DEFAULT_BLOCK_SIZE = 16  # the reference's default, when neither place names a block size
+
+
+class ModelError(Exception):
+    """A checkpoint this engine cannot run, or two that do not belong together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """The numbers that a qwen3 target and a DFlash 2 drafter both have."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int  # not always hidden_size / num_attention_heads
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    dtype: str | None  # of the file, None where it names none; computing may use another
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetConfig(TransformerConfig):
+    """A dense qwen3 target."""
+
+    tie_word_embeddings: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterConfig(TransformerConfig):
+    """A DFlash 2 drafter: noncausal block attention over a window of the target's features."""
+
+    num_target_layers: int
+    target_layer_ids: tuple[int, ...]  # zero-based target layers whose output is tapped
+    block_size: int  # rows of one pass: the anchor and the masks
+    mask_token_id: int
+    sliding_window: int  # a key is visible iff it is less than this many positions away
+    conv_kernel_size: int
+    conv_group_size: int
+    selector_rank: int
+    selector_top_k: int
+    input_embedding_scale: float
+    output_multiplier: float
+    final_logit_softcapping: float | None
+
+    @property
+    def num_proposals(self) -> int:
+        return self.block_size - 1
+
+
+def load_target_config(folder: Path | str) -> TargetConfig:
+    """Read the config.json of a dense qwen3 target."""
+    file = _ConfigFile.read(Path(folder))
+    file.expect("architectures", [TARGET_ARCHITECTURE])
+    file.expect("model_type", "qwen3")
+    if file.values.get("use_sliding_window"):
+        raise file.error("use_sliding_window", "this engine's target attends to all positions")
+    for kind in file.values.get("layer_types") or ():
+        if kind != "full_attention":
+            raise file.error("layer_types", f"this engine has no target layer of kind {kind!r}")
+    return TargetConfig(
+        **_transformer_values(file),
+        tie_word_embeddings=file.flag("tie_word_embeddings", default=False),
+    )
+
+
+def load_drafter_config(folder: Path | str) -> DrafterConfig:
+    """Read the config.json of a DFlash 2 drafter and check what can be checked without a target."""
+    file = _ConfigFile.read(Path(folder))
+    file.expect("architectures", [DRAFTER_ARCHITECTURE])
+    _refuse_what_the_engine_lacks(file)
+    # A draft value is looked up in dflash_config, then at the top level, then has a default.
+    draft = _ConfigFile(path=file.path, values={**file.values, **file.section("dflash_config")})
+    num_target_layers = file.integer("num_target_layers")
+    config = DrafterConfig(
+        **_transformer_values(file),
+        num_target_layers=num_target_layers,
+        target_layer_ids=_target_layer_ids(draft, num_target_layers),
+        block_size=draft.integer("block_size", default=DEFAULT_BLOCK_SIZE, at_least=2),
+        mask_token_id=draft.integer("mask_token_id", at_least=0),
+        sliding_window=_sliding_window(file),
+        conv_kernel_size=draft.integer("conv_kernel_size"),
+        conv_group_size=draft.integer("conv_group_size"),
+        selector_rank=draft.integer("selector_rank"),
+        selector_top_k=draft.integer("selector_top_k"),
+        input_embedding_scale=draft.number("input_embedding_scale", default=1.0),
+        output_multiplier=draft.number("output_multiplier", default=1.0),
+        final_logit_softcapping=_softcapping(draft),
+    )
+    _check_drafter(config, draft)
+    return config
+
+
+def check_pair(drafter: DrafterConfig, target: TargetConfig) -> None:
+    """Raise unless the drafter was trained for a target of this shape."""
+    pairs = {
+        "hidden_size": (drafter.hidden_size, target.hidden_size),
+        "vocab_size": (drafter.vocab_size, target.vocab_size),
+        "num_target_layers": (drafter.num_target_layers, target.num_hidden_layers),
+    }
+    wrong = [
+        f"{name} is {ours} in the drafter and {theirs} in the target"
+        for name, (ours, theirs) in pairs.items()
+        if ours != theirs
+    ]
+    if wrong:
+        raise ModelError(
+            "the drafter does not fit the target: "
+            + "; ".join(wrong)
+            + ". Give --dflash2-model the drafter that was trained for this target."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ConfigFile:
+    """The values of one config.json, with typed look-ups whose errors quote file, key and value."""
+
+    path: Path
+    values: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> "_ConfigFile":
+        path = folder / "config.json"
+        if not path.is_file():
+            raise ModelError(f"{path}: no such file; name the folder of a checkpoint")
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ModelError(f"{path}: not JSON ({error}); fetch the checkpoint again") from error
+        if not isinstance(values, dict):
+            raise ModelError(f"{path}: holds {type(values).__name__}, not a JSON object")
+        return cls(path=path, values=values)
+
+    def error(self, key: str, problem: str) -> ModelError:
+        found = f"is {self.values[key]!r}" if key in self.values else "is missing"
+        return ModelError(f"{self.path}: {key} {found}: {problem}")
+
+    def expect(self, key: str, expected: object) -> None:
+        if self.values.get(key) != expected:
+            raise self.error(key, f"this engine runs only {expected!r} here")
+
+    def section(self, key: str) -> dict[str, Any]:
+        value = self.values.get(key)
+        if not isinstance(value, dict):
+            raise self.error(key, "an object is needed")
+        return value
+
+    def integer(self, key: str, *, default: int | None = None, at_least: int = 1) -> int:
+        value = self.values.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+            raise self.error(key, f"a whole number of at least {at_least} is needed")
+        return value
+
+    def number(self, key: str, *, default: float | None = None) -> float:
+        value = self.values.get(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.error(key, "a number is needed")
+        return float(value)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "true or false is needed")
+        return value
+
+
+def _transformer_values(file: _ConfigFile) -> dict[str, Any]:
+    for key in ("quantization", "quantization_config"):
+        if file.values.get(key) is not None:
+            raise file.error(key, "this engine reads unquantised checkpoints only")
+    if file.flag("attention_bias", default=False):
+        raise file.error("attention_bias", "this engine's projections have no bias")
+    file.expect("hidden_act", "silu")
+    num_heads, num_groups = (
+        file.integer("num_attention_heads"),
+        file.integer("num_key_value_heads"),
+    )
+    if num_heads % num_groups:
+        raise file.error("num_key_value_heads", f"it must divide num_attention_heads {num_heads}")
+    if file.integer("head_dim", at_least=2) % 2:
+        raise file.error("head_dim", "rotary positions need an even number")
+    return {
+        "vocab_size": file.integer("vocab_size"),
+        "hidden_size": file.integer("hidden_size"),
+        "intermediate_size": file.integer("intermediate_size"),
+        "num_hidden_layers": file.integer("num_hidden_layers"),
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": num_groups,
+        "head_dim": file.integer("head_dim"),
+        "max_position_embeddings": file.integer("max_position_embeddings"),
+        "rms_norm_eps": file.number("rms_norm_eps"),
+        "rope_theta": _rope_theta(file),
+        "dtype": file.values.get("dtype", file.values.get("torch_dtype")),
+    }
+
+
+def _rope_theta(file: _ConfigFile) -> float:
+    """transformers 5 writes rope_parameters, transformers 4 rope_theta and rope_scaling."""
+    key = "rope_parameters" if file.values.get("rope_parameters") is not None else "rope_scaling"
+    rope = file.section(key) if file.values.get(key) is not None else {}
+    if rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise file.error(key, "this engine has only the default rotary positions")
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise file.error(key, "this engine rotates whole heads only")
+    return _ConfigFile(path=file.path, values={**file.values, **rope}).number("rope_theta")
+
+
+def _refuse_what_the_engine_lacks(file: _ConfigFile) -> None:
+    draft = _ConfigFile(path=file.path, values={**file.values, **file.section("dflash_config")})
+    if draft.flag("sample_from_anchor", default=False):
+        raise draft.error("sample_from_anchor", "in DFlash 2 the anchor's row proposes nothing")
+    if draft.number("attention_value_scale", default=1.0) != 1.0:
+        raise draft.error("attention_value_scale", "this engine does not scale values")
+    # Neither is_causal nor dflash_config.causal means causal for a sliding layer: old checkpoints.
+    if file.values.get("is_causal", file.section("dflash_config").get("causal", True)) is not False:
+        raise file.error("is_causal", "this engine runs noncausal blocks only (false)")
+    side_file = file.path.with_name("mask_embedding.pt")
+    if side_file.exists():
+        raise ModelError(f"{side_file}: this engine takes the mask's embedding from the target")
+
+
+def _sliding_window(file: _ConfigFile) -> int:
+    """The window of every layer; a parser that loses it would silently see the whole context."""
+    kinds = file.values.get("layer_types")
+    if kinds != ["sliding_attention"] * file.integer("num_hidden_layers"):
+        raise file.error("layer_types", "one 'sliding_attention' for each layer is needed")
+    if file.values.get("use_sliding_window") is not True:
+        raise file.error(
+            "use_sliding_window", "the layers are 'sliding_attention'; without true they lose it"
+        )
+    return file.integer("sliding_window", at_least=2)
+
+
+def _target_layer_ids(draft: _ConfigFile, num_target_layers: int) -> tuple[int, ...]:
+    ids = draft.values.get("target_layer_ids")
+    if ids is None:
+        return _default_target_layer_ids(num_target_layers, draft.integer("num_hidden_layers"))
+    if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
+        raise draft.error("target_layer_ids", "a list of layer numbers is needed")
+    return tuple(ids)
+
+
+def _default_target_layer_ids(num_target_layers: int, num_draft_layers: int) -> tuple[int, ...]:
+    """The reference's choice: evenly spread from layer 1 to the fourth from the end."""
+    if num_draft_layers == 1:
+        return (num_target_layers // 2,)
+    step = (num_target_layers - 4) / (num_draft_layers - 1)
+    return tuple(round(1 + i * step) for i in range(num_draft_layers))
+
+
+def _softcapping(draft: _ConfigFile) -> float | None:
+    if draft.values.get("final_logit_softcapping") is None:
+        return None
+    return draft.number("final_logit_softcapping")
+
+
+def _check_drafter(config: DrafterConfig, file: _ConfigFile) -> None:
+    taps = config.target_layer_ids
+    if list(taps) != sorted(set(taps)) or taps[0] < 0 or taps[-1] >= config.num_target_layers:
+        raise file.error(
+            "target_layer_ids",
+            f"layers must rise strictly from 0 to {config.num_target_layers - 1}, "
+            f"the last of num_target_layers {config.num_target_layers}",
+        )
+    if config.hidden_size % config.conv_group_size:
+        raise file.error("conv_group_size", f"it must divide hidden_size {config.hidden_size}")
+    for key, value, limit in (
+        ("selector_top_k", config.selector_top_k, config.vocab_size),
+        ("mask_token_id", config.mask_token_id, config.vocab_size - 1),
+    ):
+        if value > limit:
+            raise file.error(key, f"at most {limit} fits vocab_size {config.vocab_size}")

@@ -1,0 +1,188 @@
+"""The drafter: a few layers that fill a block of masks in one pass, looking at target features.
+
+Knows nothing of verification. It has neither embedding nor head; both are the target's. Its
+context is the accepted tokens' features, projected to keys and values once and never changed.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from engines.dflash2.attention import Attention, additive_mask, sees_window
+from engines.dflash2.cache import ContextRing
+from engines.dflash2.config import DrafterConfig
+from engines.dflash2.layers import MLP, GroupedDynamicConv, RMSNorm, Rotary, convolve
+from engines.dflash2.selector import CandidateSelector, Draft
+from engines.dflash2.target import Qwen3ForCausalLM
+
+
+class BlockAttention(Attention):
+    """Attention of a block to a context and to all of itself, later rows included."""
+
+    def forward(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor,
+        context_keys: Tensor,
+        context_values: Tensor,
+    ) -> Tensor:
+        """context_*: [batch, key-value heads, context, head_dim], before the block in the mask."""
+        keys, values = self.keys_and_values(x, rotation)
+        keys = torch.cat((context_keys, keys), -2)
+        values = torch.cat((context_values, values), -2)
+        return self.attend(self.queries(x, rotation), keys, values, mask)
+
+
+class DFlash2DecoderLayer(nn.Module):
+    """A qwen3 layer with a convolution before and after each of its two sublayers."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        conv_shape = (config.hidden_size, config.conv_kernel_size, config.conv_group_size)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.attention_conv = GroupedDynamicConv(*conv_shape)
+        self.self_attn = BlockAttention(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp_conv = GroupedDynamicConv(*conv_shape)
+        self.mlp = MLP(config.hidden_size, config.intermediate_size)
+
+    def forward(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor,
+        context_keys: Tensor,
+        context_values: Tensor,
+    ) -> Tensor:
+        h = self.input_layernorm(x)
+        before, after = self.attention_conv(h)
+        h = self.self_attn(convolve(h, before), rotation, mask, context_keys, context_values)
+        x = x + convolve(h, after)
+        h = self.post_attention_layernorm(x)
+        before, after = self.mlp_conv(h)
+        return x + convolve(self.mlp(convolve(h, before)), after)
+
+
+class DFlash2DraftModel(nn.Module):
+    """The checkpoint's modules, by the checkpoint's names. Keeps no state between calls."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.config = config
+        feature_size = len(config.target_layer_ids) * config.hidden_size
+        self.fc = nn.Linear(feature_size, config.hidden_size, bias=False)
+        self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.layers = nn.ModuleList(
+            DFlash2DecoderLayer(config) for _ in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.candidate_selector = CandidateSelector(
+            config.vocab_size, config.hidden_size, config.selector_rank, config.selector_top_k
+        )
+        self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_position_embeddings)
+
+    def context(self, features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Project target features to the keys and values that blocks will look at.
+
+        features: [batch, tokens, taps * hidden]; positions: [tokens], absolute
+        -> keys, values: [layers, batch, key-value heads, tokens, head_dim]. One projection is
+        shared by all layers; it passes no layer norm, convolution or MLP.
+        """
+        x = self.hidden_norm(self.fc(features))
+        rotation = self.rotary(positions, x.dtype)
+        pairs = [layer.self_attn.keys_and_values(x, rotation) for layer in self.layers]
+        return torch.stack([k for k, _ in pairs]), torch.stack([v for _, v in pairs])
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        context_keys: Tensor,
+        context_values: Tensor,
+    ) -> Tensor:
+        """Run blocks of embedded [anchor, mask, mask, ...] and return their final-normed rows.
+
+        x: [batch, block, hidden]; positions: [block] or [batch, block]; mask: additive,
+        [block, context + block] or [batch, 1, block, context + block]; context_*: as `context`
+        makes them. No block sees another.
+        """
+        rotation = self.rotary(positions, x.dtype)
+        for layer, keys, values in zip(self.layers, context_keys, context_values, strict=True):
+            x = layer(x, rotation, mask, keys, values)
+        return self.norm(x)
+
+
+class DFlash2Drafter:
+    """A draft model with the embedding and head of its target. One sequence at a time.
+
+    All that a sequence needs to remember is the ring that `new_context` makes.
+    """
+
+    def __init__(
+        self,
+        model: DFlash2DraftModel,
+        target: Qwen3ForCausalLM,
+        *,
+        num_proposals: int | None = None,
+    ) -> None:
+        """num_proposals: how many of the block's proposals to use; None: all of them."""
+        depth = model.config.num_proposals if num_proposals is None else num_proposals
+        if not 1 <= depth <= model.config.num_proposals:
+            raise ValueError(
+                f"num_proposals {depth} is not in 1..{model.config.num_proposals}: the drafter "
+                f"was trained on blocks of {model.config.block_size}"
+            )
+        self.model = model
+        self.config = model.config
+        self.num_proposals = depth
+        self.target_layer_ids = model.config.target_layer_ids
+        self._target = target
+
+    def new_context(self) -> ContextRing:
+        weight = self.model.fc.weight
+        return ContextRing(self.config, weight.dtype, weight.device)
+
+    def append_context(self, features: Tensor, context: ContextRing) -> None:
+        """Take in the features of the next accepted tokens: [1, tokens, taps * hidden]."""
+        num_tokens = features.shape[-2]
+        end = context.num_tokens + num_tokens
+        first = max(context.num_tokens, end - context.num_rows)
+        positions = torch.arange(first, end, device=features.device)
+        features = features[:, num_tokens - len(positions) :]
+        context.append(*self.model.context(features, positions), first)
+
+    def propose(
+        self,
+        anchor: int,
+        context: ContextRing,
+        *,
+        temperature: float,
+        generator: torch.Generator | None,
+    ) -> Draft:
+        """Propose the tokens after the anchor, which stands right after the context."""
+        hidden = self.hidden(anchor, context)[0, 1 : self.num_proposals + 1]
+        return self.model.candidate_selector.select(
+            self.logits(hidden), hidden, anchor, temperature=temperature, generator=generator
+        )
+
+    def hidden(self, anchor: int, context: ContextRing) -> Tensor:
+        """The rows of one pass, [1, block, hidden]: always the whole block that was trained.
+
+        Rows look at each other in both directions, so a narrower block would give other rows.
+        """
+        ids = torch.full((self.config.block_size,), self.config.mask_token_id)
+        ids[0] = anchor
+        x = self._target.embedding_weight[ids].unsqueeze(0) * self.config.input_embedding_scale
+        positions = torch.arange(context.num_tokens, context.num_tokens + self.config.block_size)
+        visible = sees_window(
+            positions, torch.cat((context.positions, positions)), self.config.sliding_window
+        )
+        mask = additive_mask(visible, x.dtype)
+        return self.model(x, positions, mask, context.keys, context.values)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The target's head, scaled and capped as the drafter's config says."""
+        logits = self._target.logits(hidden) * self.config.output_multiplier
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -1,0 +1,104 @@
+"""The small parts both models are made of, in the checkpoints' own vocabulary.
+
+Knows nothing of sequences, caches or windows. Activations are [batch, length, hidden].
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class RMSNorm(nn.Module):
+    """w * x / rms(x): computed in at least float32, cast back, then multiplied by w (not 1 + w)."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return self.weight * F.rms_norm(wide, self.weight.shape, eps=self.eps).to(x.dtype)
+
+
+class Rotary(nn.Module):
+    """Tables of the rotary embedding: channel i of a head turns together with i + head_dim / 2.
+
+    The tables are float32 whatever the activations are, because angles reach the length of the
+    context; so give models their dtype when they are loaded, not by `.to(torch.bfloat16)`.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, head_dim: int, theta: float, num_positions: int) -> None:
+        super().__init__()
+        # The explicit device keeps the tables real where a loader builds the model on "meta".
+        exponent = torch.arange(0, head_dim, 2, device="cpu", dtype=torch.float32) / head_dim
+        positions = torch.arange(num_positions, device="cpu", dtype=torch.float32)
+        angle = positions[:, None] / theta**exponent
+        self.register_buffer("cos", angle.cos().repeat(1, 2), persistent=False)
+        # The second half of a head enters the first with a minus sign, kept in the table.
+        self.register_buffer("sin", torch.cat((-angle.sin(), angle.sin()), -1), persistent=False)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """positions: [length] or [batch, length] -> cos, sin that broadcast over the heads."""
+        return self.cos[positions].unsqueeze(-3).to(dtype), self.sin[positions].unsqueeze(-3).to(
+            dtype
+        )
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """x: [batch, heads, length, head_dim], turned by the angles of its positions."""
+    cos, sin = rotation
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+
+
+class MLP(nn.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class GroupedDynamicConv(nn.Module):
+    """Makes the kernels of two causal convolutions from one input: a sublayer's and its output's.
+
+    Each kernel is a learned base per channel plus a correction per group of channels, which
+    depends on the row it is for.
+    """
+
+    def __init__(self, hidden_size: int, kernel_size: int, group_size: int) -> None:
+        super().__init__()
+        self.shape = (2, kernel_size, hidden_size // group_size)  # side, tap, group
+        self.base_kernel = nn.Parameter(torch.zeros(2, kernel_size, hidden_size))
+        self.kernel_projection = nn.Linear(
+            hidden_size, 2 * kernel_size * hidden_size // group_size, bias=False
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x: [batch, block, hidden], normalised -> kernels before and after the sublayer.
+
+        Each kernel: [batch, block, tap, hidden].
+        """
+        correction = self.kernel_projection(x).unflatten(-1, self.shape).unsqueeze(-1)
+        base = self.base_kernel.unflatten(-1, (self.shape[-1], -1))
+        before, after = (base + correction).flatten(-2).unbind(-3)
+        return before, after
+
+
+def convolve(x: Tensor, kernel: Tensor) -> Tensor:
+    """y[t] = sum over taps of kernel[t, tap] * x[t - tap], with nothing before the block's start.
+
+    x: [batch, block, hidden]; kernel: [batch, block, tap, hidden], indexed by the output's row.
+    """
+    y = kernel[..., 0, :] * x
+    for tap in range(1, kernel.shape[-2]):
+        y[..., tap:, :] += kernel[..., tap:, tap, :] * x[..., :-tap, :]
+    return y

@@ -1,0 +1,113 @@
+"""The candidate selector: which of each row's sixteen best tokens, given the one before it.
+
+A row of the block predicts its token without knowing its neighbours' choices. The selector adds,
+to a candidate's own logit, how well it follows its predecessor, and walks from left to right.
+Drafts are a proposal only; whatever happens here, the target decides.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """Proposed tokens, and the distribution each of them was drawn from."""
+
+    tokens: tuple[int, ...]
+    candidates: Tensor  # [k, c] token ids; a proposal is always one of its row's candidates
+    probabilities: Tensor  # [k, c], zero for every token that is no candidate
+
+
+class NonFiniteScores(ArithmeticError):
+    """NaN or infinity among the scores: the pass before overflowed, and no draft means anything."""
+
+
+class CandidateSelector(nn.Module):
+    def __init__(self, vocab_size: int, hidden_size: int, rank: int, top_k: int) -> None:
+        super().__init__()
+        self.top_k = top_k
+        self.hidden_projection = nn.Linear(hidden_size, rank, bias=False)
+        self.predecessor_codebook = nn.Parameter(torch.zeros(vocab_size, rank))
+        self.successor_codebook = nn.Parameter(torch.zeros(vocab_size, rank))
+
+    def select(
+        self,
+        logits: Tensor,
+        hidden: Tensor,
+        anchor: int,
+        *,
+        temperature: float,
+        generator: torch.Generator | None,
+    ) -> Draft:
+        """Propose a token for each row. logits: [k, vocabulary]; hidden: [k, hidden].
+
+        At temperature 0 the best candidate, else one drawn from softmax(scores / temperature).
+        """
+        candidates, scores = self.lattice(logits, hidden, anchor)
+        if temperature == 0:
+            choices = scores.argmax(-1)  # the first of equals: the smaller id, see top_candidates
+            probabilities = torch.zeros_like(scores).scatter_(-1, choices.unsqueeze(-1), 1.0)
+        else:
+            probabilities = torch.softmax(scores / temperature, -1)
+            choices = probabilities.flatten(0, 1).multinomial(1, generator=generator)
+            choices = choices.view(scores.shape[:2])
+        path = walk(choices.tolist())
+        rows = torch.arange(len(path))
+        return Draft(
+            tokens=tuple(candidates[rows, torch.tensor(path)].tolist()),
+            candidates=candidates,
+            # The predecessor of a row is what the row before it chose; of the first, the anchor.
+            probabilities=probabilities[rows, torch.tensor([0, *path[:-1]])],
+        )
+
+    def lattice(self, logits: Tensor, hidden: Tensor, anchor: int) -> tuple[Tensor, Tensor]:
+        """Score every candidate after every candidate of the row before it.
+
+        -> candidates: [k, c]; scores: [k, c predecessors, c successors], in at least float32,
+        score = logit + sum over r of A[predecessor, r] * gate[r] * B[successor, r]. The first
+        row's predecessors are the anchor, c times.
+        """
+        unary, candidates = top_candidates(logits, self.top_k)
+        predecessors = candidates.roll(1, 0)
+        predecessors[0] = anchor
+        gate = self.hidden_projection(hidden).unsqueeze(1)
+        follows = (self.predecessor_codebook[predecessors] * gate) @ self.successor_codebook[
+            candidates
+        ].transpose(1, 2)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        scores = follows.to(wide) + unary.to(wide).unsqueeze(1)
+        if not scores.isfinite().all():
+            raise NonFiniteScores(
+                "the drafter's scores are not finite; compute in float32 or bfloat16 and check "
+                "its weights (float16 overflows here)"
+            )
+        return candidates, scores
+
+
+def top_candidates(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of each row, sorted by (-logit, id): the smaller id wins every tie.
+
+    logits: [rows, vocabulary] -> logits [rows, k], ids [rows, k].
+    """
+    best, ids = logits.topk(k)
+    if (logits >= best[:, -1:]).sum() > best.numel():
+        # More tokens than k reach the last place, and topk does not say which of them it took.
+        best, ids = logits.sort(descending=True, stable=True)
+        return best[:, :k], ids[:, :k]
+    ids = ids.sort().values
+    best, order = logits.gather(1, ids).sort(descending=True, stable=True)
+    return best, ids.gather(1, order)
+
+
+def walk(choices: list[list[int]]) -> list[int]:
+    """Follow the choice of each row, given the index that the row before it chose.
+
+    choices: [k, c]: for each predecessor, the index of the successor. In the first row all
+    predecessors are the same.
+    """
+    path: list[int] = []
+    for by_predecessor in choices:
+        path.append(by_predecessor[path[-1] if path else 0])
+    return path

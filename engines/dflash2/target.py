@@ -1,0 +1,142 @@
+"""The target: a dense qwen3 model, in the checkpoint's own vocabulary.
+
+It decides every token; the drafter only borrows its embedding, its head and its features. Knows
+nothing of drafting except that somebody may want to tap its layers.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engines.dflash2.attention import Attention, additive_mask, sees_past
+from engines.dflash2.cache import KVCache
+from engines.dflash2.config import TargetConfig
+from engines.dflash2.layers import MLP, RMSNorm, Rotary
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOutput:
+    hidden: Tensor  # [batch, length, hidden], after the final norm: what the head reads
+    features: Tensor | None  # [batch, length, taps * hidden], a copy; None where nothing is tapped
+
+
+class CausalAttention(Attention):
+    """Attention of new rows to themselves and to the rows a cache holds."""
+
+    def forward(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: KVCache | None,
+        layer: int,
+    ) -> Tensor:
+        keys, values = self.keys_and_values(x, rotation)
+        if cache is not None:
+            keys, values = cache.append(layer, keys, values)
+        return self.attend(self.queries(x, rotation), keys, values, mask)
+
+
+class Qwen3DecoderLayer(nn.Module):
+    def __init__(self, config: TargetConfig) -> None:
+        super().__init__()
+        self.self_attn = CausalAttention(config)
+        self.mlp = MLP(config.hidden_size, config.intermediate_size)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: KVCache | None,
+        layer: int,
+    ) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rotation, mask, cache, layer)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Qwen3Model(nn.Module):
+    """Embedding, layers and final norm; named so that parameters are called as in the file."""
+
+    def __init__(self, config: TargetConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            Qwen3DecoderLayer(config) for _ in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_position_embeddings)
+
+    def forward(
+        self, ids: Tensor, cache: KVCache | None, tap_layer_ids: Collection[int]
+    ) -> TargetOutput:
+        x = self.embed_tokens(ids)
+        num_past = 0 if cache is None else cache.length
+        positions = torch.arange(num_past, num_past + ids.shape[-1], device=ids.device)
+        rotation = self.rotary(positions, x.dtype)
+        mask = _mask(positions, num_past, x.dtype)
+        taps: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
+            x = layer(x, rotation, mask, cache, number)
+            if number in tap_layer_ids:
+                taps.append(x)
+        if cache is not None:
+            cache.advance(ids.shape[-1])
+        return TargetOutput(hidden=self.norm(x), features=torch.cat(taps, -1) if taps else None)
+
+
+class Qwen3ForCausalLM(nn.Module):
+    def __init__(self, config: TargetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Qwen3Model(config)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        cache: KVCache | None = None,
+        tap_layer_ids: Collection[int] = (),
+    ) -> TargetOutput:
+        """Run ids: [batch, length] after whatever the cache holds, and keep them in it.
+
+        Without a cache the rows are a whole sequence from position 0. A feature is the residual
+        stream after each of `tap_layer_ids`, in rising order, before the final norm
+        (transformers' hidden_states[id + 1]).
+        """
+        return self.model(ids, cache, tap_layer_ids)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The head alone, for the rows somebody needs: [..., hidden] -> [..., vocabulary]."""
+        return F.linear(hidden, self.head_weight)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """[vocabulary, hidden]."""
+        if self.config.tie_word_embeddings:
+            return self.model.embed_tokens.weight
+        return self.lm_head.weight
+
+    @property
+    def embedding_weight(self) -> Tensor:
+        """[vocabulary, hidden]."""
+        return self.model.embed_tokens.weight
+
+    def new_cache(self, num_rows: int) -> KVCache:
+        weight = self.embedding_weight
+        return KVCache(self.config, num_rows, weight.dtype, weight.device)
+
+
+def _mask(positions: Tensor, num_past: int, dtype: torch.dtype) -> Tensor | None:
+    """None where attention needs none, or where its own causal rule is the right one."""
+    if num_past == 0 or len(positions) == 1:
+        return None
+    key_positions = torch.arange(num_past + len(positions), device=positions.device)
+    return additive_mask(sees_past(positions, key_positions), dtype)
