@@ -1,0 +1,329 @@
+"""From a matrix to blocks of cells in running order. Pure: no file, no clock, no engine, no randomness.
+
+A cell is one variant under one workload at one concurrency. A block is one variant's turn: one boot
+of its engine and all its cells, always in the same order. Variants take turns A/B/B/A so that a
+slow drift of the machine falls on all of them alike. Every cell knows the cell that its speed-up is
+taken over, or why there is none.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from harness import keys
+from harness.errors import ConfigError
+from harness.records import (
+    Block,
+    Boot,
+    Cell,
+    Matrix,
+    Plan,
+    Prompt,
+    PromptSet,
+    RepetitionEnd,
+    Schedule,
+    Variant,
+    Workload,
+)
+
+WARMUP = -1  # the repetition number of requests that are sent but never figure
+
+IS_THE_REFERENCE = "is the reference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """How long things took in a stored run, by cell id."""
+
+    boot_s: float
+    warmup_s: Mapping[str, float]
+    repetition_s: Mapping[str, float]
+
+
+def make_plan(
+    matrix: Matrix,
+    durations: Durations | None = None,
+    identities: Mapping[str, str] | None = None,
+) -> Plan:
+    """The cells of `matrix`, and the blocks that run them.
+
+    identities: model name -> hash of the model's files, so that a retrained model of the same name
+    is another subject; a model that is not in it is known by its name.
+    """
+    by_variant = {
+        variant.name: tuple(_cells(variant, matrix, identities or {}))
+        for variant in matrix.variants
+    }
+    cells = tuple(cell for group in by_variant.values() for cell in group)
+    _refuse_twins(cells, matrix)
+    blocks = tuple(
+        Block(
+            block_id=f"b{number}",
+            variant=name,
+            cell_ids=tuple(cell.cell_id for cell in by_variant[name]),
+        )
+        for number, name in enumerate(turns(tuple(by_variant), matrix.schedule), start=1)
+    )
+    plan_hash = keys.short_hash([[asdict(cell) for cell in cells], [asdict(b) for b in blocks]])
+    return Plan(
+        cells=cells,
+        blocks=blocks,
+        plan_hash=plan_hash,
+        estimated_s=_estimated_s(cells, blocks, matrix.schedule, durations),
+    )
+
+
+def turns(variants: Sequence[str], schedule: Schedule) -> tuple[str, ...]:
+    """Whose turn it is, block by block: A B B A for two boots of two variants, A B A B when `listed`."""
+    order: list[str] = []
+    for boot in range(schedule.boots):
+        backwards = schedule.order == "abba" and boot % 2 == 1
+        order.extend(reversed(variants) if backwards else variants)
+    return tuple(order)
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def _cells(variant: Variant, matrix: Matrix, identities: Mapping[str, str]) -> Iterator[Cell]:
+    reference, reason = resolve_reference(variant, matrix.variants)
+    for workload in matrix.workloads:
+        for concurrency in workload.levels:
+            yield _cell(variant, workload, concurrency, matrix, identities, reference, reason)
+
+
+def _cell(
+    variant: Variant,
+    workload: Workload,
+    concurrency: int,
+    matrix: Matrix,
+    identities: Mapping[str, str],
+    reference: Variant | None,
+    reason: str | None,
+) -> Cell:
+    count = num_requests(workload, concurrency)
+    workload_key = keys.workload_key(
+        workload, matrix.sampling, concurrency=concurrency, num_requests=count
+    )
+
+    def subject_key(of: Variant) -> str:
+        return keys.subject_key(of, matrix.held_constant, identities)
+
+    def cell_id(of: Variant) -> str:
+        return _cell_id(of, workload, concurrency, workload_key, subject_key(of))
+
+    return Cell(
+        cell_id=cell_id(variant),
+        variant=variant.name,
+        workload=workload.kind,
+        prompt_set=workload.prompts.name,
+        concurrency=concurrency,
+        load=workload.load,
+        assignment=workload.assignment,
+        length=workload.length,
+        sampling=matrix.sampling,
+        max_tokens=workload.max_tokens,
+        repetitions=repetitions(workload, count),
+        num_requests=count,
+        engine=variant.engine.name,
+        adapter=variant.engine.adapter,
+        target=variant.target.name,
+        drafter=variant.drafter.method if variant.drafter else None,
+        k=variant.drafter.k if variant.drafter else None,
+        workload_key=workload_key,
+        subject_key=subject_key(variant),
+        protocol_id=keys.protocol_id(workload, matrix.sampling),
+        reference_cell_id=cell_id(reference) if reference else None,
+        reference_reason=reason,
+    )
+
+
+def _cell_id(
+    variant: Variant, workload: Workload, concurrency: int, workload_key: str, subject_key: str
+) -> str:
+    shape = workload.kind if workload.load == "single" else f"{workload.kind}-{workload.load}"
+    digest = keys.short_hash([workload_key, subject_key], length=6)
+    return f"{keys.slug(variant.name)}-{shape}-c{concurrency}-{digest}"
+
+
+def num_requests(workload: Workload, concurrency: int) -> int:
+    """Requests per repetition: one per prompt, one wave of c, or for `closed` whole rounds of the prompt set."""
+    num_prompts = len(workload.prompts.prompts)
+    if workload.load == "single":
+        return num_prompts
+    if workload.load == "wave":
+        return concurrency
+    if workload.num_requests is not None:
+        return workload.num_requests
+    rounds = math.ceil(max(4 * concurrency, 4 * num_prompts) / num_prompts)
+    return rounds * num_prompts
+
+
+def repetitions(workload: Workload, count: int) -> int:
+    """Repetitions per boot: as asked, and under `balanced` as many more as give every prompt the same number.
+
+    With 10 prompts a wave of 4 needs 5 repetitions (20 requests, each prompt twice); `remarks` says
+    so.
+    """
+    if workload.assignment != "balanced":
+        return workload.repetitions
+    num_prompts = len(workload.prompts.prompts)
+    whole_rounds = num_prompts // math.gcd(count, num_prompts)
+    return math.ceil(workload.repetitions / whole_rounds) * whole_rounds
+
+
+def _refuse_twins(cells: Sequence[Cell], matrix: Matrix) -> None:
+    seen: set[str] = set()
+    for cell in cells:
+        if cell.cell_id in seen:
+            raise ConfigError(
+                f"{matrix.path}: two workloads measure the same thing: {cell.workload}, prompts "
+                f"{cell.prompt_set}, load {cell.load}, c = {cell.concurrency}; remove one, or raise "
+                "`repetitions` of the other"
+            )
+        seen.add(cell.cell_id)
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+def resolve_reference(
+    variant: Variant, variants: Sequence[Variant]
+) -> tuple[Variant | None, str | None]:
+    """The variant that speed-ups of `variant` are taken over, or None and the reason why there is none."""
+    if variant.reference is not None:
+        return next(other for other in variants if other.name == variant.reference), None
+    if variant.drafter is None:
+        return None, IS_THE_REFERENCE
+    candidates = [
+        other
+        for other in variants
+        if other.drafter is None
+        and other.target == variant.target
+        and other.engine == variant.engine
+    ]
+    if not candidates:
+        return None, (
+            f"no variant without a drafter has target {variant.target.name} on engine "
+            f"{variant.engine.name}"
+        )
+    if len(candidates) > 1:
+        names = ", ".join(other.name for other in candidates)
+        return None, f"more than one plain variant fits ({names}); name one with `reference:`"
+    return candidates[0], None
+
+
+# --- which prompt each request uses ---------------------------------------------------------------
+
+
+def requests_of(cell: Cell, prompt_set: PromptSet, repetition: int) -> tuple[Prompt, ...]:
+    """The prompts of one repetition in sending order.
+
+    `round-robin` begins every repetition at the first prompt; `rotate` and `balanced` go on where
+    the last one stopped. For the warm-up (`repetition` -1) pass the warm-up set: every prompt once,
+    or one wave of c.
+    """
+    prompts = prompt_set.prompts
+    if repetition == WARMUP:
+        count = len(prompts) if cell.load == "single" else cell.concurrency
+        return _take(prompts, start=0, count=count)
+    goes_on = cell.assignment in ("rotate", "balanced")
+    start = repetition * cell.num_requests if goes_on else 0
+    return _take(prompts, start=start, count=cell.num_requests)
+
+
+def _take(prompts: Sequence[Prompt], *, start: int, count: int) -> tuple[Prompt, ...]:
+    return tuple(prompts[index % len(prompts)] for index in range(start, start + count))
+
+
+# --- what the plan has to say ---------------------------------------------------------------------
+
+
+def remarks(matrix: Matrix, plan: Plan) -> tuple[str, ...]:
+    """What the reader of a plan should know before it runs, a sentence each."""
+    said = [*_rounded_repetitions(matrix), *_unequal_counts(matrix)]
+    missing = {c.variant: c.reference_reason for c in plan.cells if c.reference_cell_id is None}
+    said += [
+        f"{variant}: no speed-up will be shown, {reason}"
+        for variant, reason in missing.items()
+        if reason != IS_THE_REFERENCE
+    ]
+    if matrix.schedule.boots == 1:
+        said.append(
+            "one boot per variant: intervals will be within one boot; `boots: 4` gives a claim"
+        )
+    if matrix.purpose == "smoke":
+        said.append("purpose smoke: the report carries a banner and never becomes a baseline")
+    return tuple(said)
+
+
+def _shapes(matrix: Matrix) -> Iterator[tuple[Workload, int, int]]:
+    for workload in matrix.workloads:
+        for concurrency in workload.levels:
+            yield workload, concurrency, num_requests(workload, concurrency)
+
+
+def _rounded_repetitions(matrix: Matrix) -> Iterator[str]:
+    for workload, concurrency, count in _shapes(matrix):
+        planned = repetitions(workload, count)
+        if planned != workload.repetitions:
+            yield (
+                f"{workload.kind}, load {workload.load}, c = {concurrency}: {planned} repetitions "
+                f"instead of {workload.repetitions}, so that each of {len(workload.prompts.prompts)} "
+                "prompts runs equally often (assignment balanced)"
+            )
+
+
+def _unequal_counts(matrix: Matrix) -> Iterator[str]:
+    for workload, concurrency, count in _shapes(matrix):
+        num_prompts = len(workload.prompts.prompts)
+        total = count if workload.assignment == "round-robin" else count * workload.repetitions
+        if workload.assignment != "balanced" and total % num_prompts:
+            yield (
+                f"{workload.kind}, load {workload.load}, c = {concurrency}: {num_prompts} prompts do "
+                f"not run equally often under assignment {workload.assignment}; `balanced` makes it so"
+            )
+
+
+# --- how long it will take ------------------------------------------------------------------------
+
+
+def durations_of(boots: Iterable[Boot], ends: Iterable[RepetitionEnd]) -> Durations | None:
+    """What a stored run tells of times to come; None if no engine of it was ever ready."""
+    ready_s = [boot.ready_s for boot in boots if boot.ready_s is not None]
+    if not ready_s:
+        return None
+    warmup_s: dict[str, list[float]] = defaultdict(list)
+    repetition_s: dict[str, list[float]] = defaultdict(list)
+    for end in ends:
+        cell_id, repetition = end.where.cell_id, end.where.repetition
+        assert cell_id is not None and repetition is not None
+        (warmup_s if repetition == WARMUP else repetition_s)[cell_id].append(end.window_s)
+    return Durations(
+        boot_s=_mean(ready_s),
+        warmup_s={cell_id: _mean(values) for cell_id, values in warmup_s.items()},
+        repetition_s={cell_id: _mean(values) for cell_id, values in repetition_s.items()},
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _estimated_s(
+    cells: Sequence[Cell],
+    blocks: Sequence[Block],
+    schedule: Schedule,
+    durations: Durations | None,
+) -> float | None:
+    """None as soon as one cell has no stored time: a part would be read as the whole."""
+    if durations is None or any(cell.cell_id not in durations.repetition_s for cell in cells):
+        return None
+    cell_s = {
+        cell.cell_id: durations.warmup_s.get(cell.cell_id, 0.0)
+        + cell.repetitions * durations.repetition_s[cell.cell_id]
+        for cell in cells
+    }
+    boots_s = len(blocks) * (durations.boot_s + schedule.cooldown_s)
+    return boots_s + math.fsum(cell_s[cell_id] for block in blocks for cell_id in block.cell_ids)
