@@ -1,0 +1,331 @@
+"""The arithmetic of one request and of an engine's counters.
+
+Definitions are those of docs/terms.md. Pure functions of plain numbers: this module knows no file,
+no engine and no statistics over requests (analysis has those). None means "not measurable"; nothing
+is clamped.
+"""
+
+import itertools
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+from harness.records import Counters
+
+BURST_S = 0.001
+"""Reads closer than this carry one step's output, and output this close to the first counts as
+first.
+"""
+
+LOOP_SHARE = 0.5
+"""A reply whose share of distinct 4-grams lies below this repeats itself."""
+
+# --- one request ----------------------------------------------------------------------------------
+
+
+def decode_rate(n: int | None, wall_s: float | None, ttft_s: float | None) -> float | None:
+    """Tokens per second after the first token: n / (wall - ttft), the published study's definition.
+
+    It counts the first read's tokens without their time; `decode_rate_strict` does not. None
+    without a decode time.
+    """
+    if n is None or wall_s is None or ttft_s is None or wall_s <= ttft_s:
+        return None
+    return n / (wall_s - ttft_s)
+
+
+def decode_rate_strict(
+    n: int | None, n_first: int | None, t_first_s: float | None, t_last_s: float | None
+) -> float | None:
+    """Tokens per second from first to last output: (n - n_first) / (t_last - t_first)."""
+    if n is None or n_first is None or t_first_s is None or t_last_s is None:
+        return None
+    if n <= n_first or t_last_s <= t_first_s:
+        return None
+    return (n - n_first) / (t_last_s - t_first_s)
+
+
+def tpot(
+    n: int | None, n_first: int | None, t_first_s: float | None, t_last_s: float | None
+) -> float | None:
+    """Seconds per output token after the first read: (t_last - t_first) / (n - n_first)."""
+    rate = decode_rate_strict(n, n_first, t_first_s, t_last_s)
+    return None if rate is None else 1 / rate
+
+
+def prefill_rate(
+    prompt_tokens: int | None, cached_tokens: int | None, ttft_s: float | None
+) -> float | None:
+    """Prompt tokens computed per second until the first token, asked for with max_tokens = 1.
+
+    Tokens taken from a prefix cache were not computed. One computed token measures the cache, not
+    prefill.
+    """
+    if prompt_tokens is None or not ttft_s:
+        return None
+    computed = prompt_tokens - (cached_tokens or 0)
+    return computed / ttft_s if computed > 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burst:
+    """Output that came in one go; `tokens` is None where the engine does not say how many."""
+
+    at_s: float
+    tokens: int | None
+
+
+def bursts(at_s: Sequence[float], tokens: Sequence[int | None]) -> tuple[Burst, ...]:
+    """Join output events that follow each other within `BURST_S`; a burst's time is its first
+    event's.
+
+    at_s: [events] ascending; tokens: [events] what each carried.
+    """
+    groups: list[list[int]] = []
+    for i, now_s in enumerate(at_s):
+        if groups and now_s - at_s[i - 1] < BURST_S:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return tuple(
+        Burst(at_s=at_s[group[0]], tokens=_sum_known([tokens[i] for i in group]))
+        for group in groups
+    )
+
+
+def step_times(at_s: Sequence[float]) -> tuple[float, ...]:
+    """Seconds between the starts of neighbouring bursts: with speculation a step emits several
+    tokens.
+    """
+    starts = [burst.at_s for burst in bursts(at_s, [None] * len(at_s))]
+    return tuple(later - earlier for earlier, later in itertools.pairwise(starts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventGap:
+    """Time since the event before and the tokens this one carried: a gap is not a time per
+    token.
+    """
+
+    gap_s: float
+    tokens: int | None
+
+
+def event_gaps(at_s: Sequence[float], tokens: Sequence[int | None]) -> tuple[EventGap, ...]:
+    return tuple(
+        EventGap(gap_s=at_s[i] - at_s[i - 1], tokens=tokens[i]) for i in range(1, len(at_s))
+    )
+
+
+def distinct_4gram_share(words: Sequence[Hashable]) -> float | None:
+    """Distinct runs of four over all runs of four, of token ids or of words; None below four of
+    them.
+    """
+    runs = list(zip(words, words[1:], words[2:], words[3:], strict=False))
+    return len(set(runs)) / len(runs) if runs else None
+
+
+def loops(share: float | None) -> bool | None:
+    """Whether a reply repeats itself, which inflates acceptance; `share` from
+    `distinct_4gram_share`.
+    """
+    return None if share is None else share < LOOP_SHARE
+
+
+# --- counters -------------------------------------------------------------------------------------
+
+Reason: TypeAlias = Literal[
+    "unavailable",  # a snapshot is missing
+    "counter_reset",  # a counter went down
+    "restart",  # another process answered
+    "foreign_label",  # a second model was counted
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotMeasured:
+    """Why two snapshots have no difference that means anything."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountersDelta:
+    """What an engine's ledger gained over a scope. None: the engine keeps no such counter."""
+
+    drafts: int | None = None
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
+    accepted_at: tuple[int, ...] | None = None
+    tested_tokens: int | None = None
+    trimmed_tokens: int | None = None
+    plain_steps: int | None = None
+    generation_tokens: int | None = None
+    prompt_tokens: int | None = None
+    requests: int | None = None
+    draft_s: float | None = None
+    verify_s: float | None = None
+
+
+_COUNTS = tuple(
+    f.name for f in fields(CountersDelta) if f.name not in ("accepted_at", "draft_s", "verify_s")
+)
+_SECONDS = ("draft_s", "verify_s")
+
+
+def counters_delta(before: Counters | None, after: Counters | None) -> CountersDelta | NotMeasured:
+    """after - before. A series that is absent before and present after counts from 0 (same
+    process).
+
+    A counter that went down is a reset: its negative difference can look like a plausible
+    acceptance (the quotient of two negative numbers), so there is no delta at all.
+    """
+    if before is None or after is None:
+        return NotMeasured(reason="unavailable", message="the metrics page could not be read")
+    return _refusal(before, after) or _difference(before, after)
+
+
+def _refusal(before: Counters, after: Counters) -> NotMeasured | None:
+    if None not in (before.process_start_s, after.process_start_s) and (
+        before.process_start_s != after.process_start_s
+    ):
+        return NotMeasured(reason="restart", message="the engine's process started anew in between")
+    for name in _COUNTS + _SECONDS:
+        old, new = getattr(before, name), getattr(after, name)
+        if old is not None and (new is None or new < old):
+            return NotMeasured(reason="counter_reset", message=f"{name} went from {old} to {new}")
+    if any(old > new for old, new in _positions(before.accepted_at, after.accepted_at)):
+        return NotMeasured(reason="counter_reset", message="accepted tokens per position went down")
+    if len(set(before.labels) | set(after.labels)) > 1:
+        labels = ", ".join(sorted({*before.labels, *after.labels}))
+        return NotMeasured(reason="foreign_label", message=f"more than one model counts: {labels}")
+    return None
+
+
+def _difference(before: Counters, after: Counters) -> CountersDelta:
+    def gained(name: str) -> int | float | None:
+        new = getattr(after, name)
+        return None if new is None else new - (getattr(before, name) or 0)
+
+    accepted_at = None
+    if after.accepted_at is not None:
+        accepted_at = tuple(n - o for o, n in _positions(before.accepted_at, after.accepted_at))
+    return CountersDelta(
+        **{name: gained(name) for name in _COUNTS + _SECONDS},  # type: ignore[arg-type]
+        accepted_at=accepted_at,
+    )
+
+
+def _positions(
+    before: tuple[int, ...] | None, after: tuple[int, ...] | None
+) -> list[tuple[int, int]]:
+    """Pairs per position; a position that one snapshot lacks counts 0 there."""
+    old, new = before or (), after or ()
+    depth = max(len(old), len(new))
+    return list(zip(_padded(old, depth), _padded(new, depth), strict=True))
+
+
+def _padded(counts: tuple[int, ...], depth: int) -> tuple[int, ...]:
+    return counts + (0,) * (depth - len(counts))
+
+
+def pooled(deltas: Iterable[CountersDelta]) -> CountersDelta:
+    """The sum, to be divided once. A counter that is missing in one delta is missing in the sum."""
+    rows = list(deltas)
+    accepted_at = None
+    if rows and all(row.accepted_at is not None for row in rows):
+        depth = max(len(row.accepted_at or ()) for row in rows)
+        padded = [_padded(row.accepted_at or (), depth) for row in rows]
+        accepted_at = tuple(sum(column) for column in zip(*padded, strict=True))
+    return CountersDelta(
+        **{name: _sum_known([getattr(row, name) for row in rows]) for name in _COUNTS + _SECONDS},
+        accepted_at=accepted_at,
+    )
+
+
+def _sum_known(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def acceptance_length(delta: CountersDelta) -> float | None:
+    """Tokens per round: 1 + accepted / drafts. The 1 is the target's own token (vLLM, the
+    study).
+    """
+    accepted_per_round = _ratio(delta.accepted_tokens, delta.drafts)
+    return None if accepted_per_round is None else 1 + accepted_per_round
+
+
+def acceptance_rate(delta: CountersDelta) -> float | None:
+    """accepted / drafted tokens."""
+    return _ratio(delta.accepted_tokens, delta.draft_tokens)
+
+
+def acceptance_at_position(delta: CountersDelta) -> tuple[float, ...] | None:
+    """Share of rounds that accepted position i, position 0 first."""
+    if delta.accepted_at is None or not delta.drafts:
+        return None
+    return tuple(accepted / delta.drafts for accepted in delta.accepted_at)
+
+
+def conditional_acceptance(delta: CountersDelta) -> tuple[float | None, ...] | None:
+    """Acceptance of position i among the rounds that accepted position i - 1."""
+    if delta.accepted_at is None or not delta.drafts:
+        return None
+    before = (delta.drafts, *delta.accepted_at[:-1])
+    return tuple(_ratio(now, prior) for now, prior in zip(delta.accepted_at, before, strict=True))
+
+
+def fraction_of_ceiling(length: float | None, k: int | None) -> float | None:
+    """acceptance_length / (k + 1). Above 1 the k is wrong."""
+    return None if length is None or k is None else length / (k + 1)
+
+
+def _steps(delta: CountersDelta) -> int | None:
+    return None if delta.drafts is None else delta.drafts + (delta.plain_steps or 0)
+
+
+def draft_coverage(delta: CountersDelta) -> float | None:
+    """Rounds with a draft over all decode steps; None where plain steps are not counted."""
+    return None if delta.plain_steps is None else _ratio(delta.drafts, _steps(delta))
+
+
+def tokens_per_step(delta: CountersDelta, tokens: int, requests: int) -> float | None:
+    """(tokens - first tokens) / decode steps: what speculation gains when some steps draft nothing.
+
+    tokens, requests: what the client received; the first token of a request comes from prefill.
+    """
+    return _ratio(tokens - requests, _steps(delta))
+
+
+def token_identity_residual(delta: CountersDelta, tokens: int, requests: int) -> int | None:
+    """tokens - (requests + rounds + plain steps + accepted - trimmed): 0 where every token is
+    explained.
+
+    An engine that does not count trimmed tokens may leave a residual in [-k x requests, 0].
+    """
+    steps = _steps(delta)
+    if steps is None or delta.accepted_tokens is None:
+        return None
+    return tokens - (requests + steps + delta.accepted_tokens - (delta.trimmed_tokens or 0))
+
+
+def lengths_elsewhere(delta: CountersDelta, tokens: int, requests: int) -> dict[str, float | None]:
+    """The same rounds under other tools' definitions, so that two published lengths can be
+    compared.
+    """
+    steps = _steps(delta)
+    return {
+        "1 + accepted / drafts (vLLM, llama.cpp, ours)": acceptance_length(delta),
+        "tokens / rounds (SGLang)": _ratio(tokens, delta.drafts),
+        "tokens / (rounds + prefill) (specdec_bench)": _ratio(
+            tokens, None if steps is None else steps + requests
+        ),
+        "accepted / tested": _ratio(delta.accepted_tokens, delta.tested_tokens),
+        "accepted / drafted": acceptance_rate(delta),
+    }
