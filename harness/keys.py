@@ -30,7 +30,7 @@ _GIB = 1024**3
 
 
 def canonical_json(value: Any) -> bytes:
-    """UTF-8 JSON, sorted keys, no spaces, floats by `repr`; NaN, infinity, other keys are refused."""
+    """UTF-8 JSON, sorted keys, no spaces, floats by `repr`; NaN and infinity are refused."""
     _refuse_other_keys(value)
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
@@ -112,7 +112,7 @@ def subject_key(
 
 
 def device_key(machine: MachineFacts) -> str:
-    """The kind of hardware, shared by machines of one kind; GiB, as kernels keep some memory back."""
+    """The kind of hardware, shared by machines of one kind; GiB, as kernels keep some back."""
     memory = machine.memory_bytes
     return short_hash(
         {

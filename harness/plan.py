@@ -1,4 +1,4 @@
-"""From a matrix to blocks of cells in running order. Pure: no file, no clock, no engine, no randomness.
+"""From a matrix to blocks of cells in running order. Pure: no file, no clock, no engine.
 
 A cell is one variant under one workload at one concurrency. A block is one variant's turn: one boot
 of its engine and all its cells, always in the same order. Variants take turns A/B/B/A so that a
@@ -75,7 +75,7 @@ def make_plan(
 
 
 def turns(variants: Sequence[str], schedule: Schedule) -> tuple[str, ...]:
-    """Whose turn it is, block by block: A B B A for two boots of two variants, A B A B when `listed`."""
+    """Whose turn it is: A B B A for two boots of two variants, A B A B when `listed`."""
     order: list[str] = []
     for boot in range(schedule.boots):
         backwards = schedule.order == "abba" and boot % 2 == 1
@@ -148,7 +148,7 @@ def _cell_id(
 
 
 def num_requests(workload: Workload, concurrency: int) -> int:
-    """Requests per repetition: one per prompt, one wave of c, or for `closed` whole rounds of the prompt set."""
+    """Requests per repetition: one per prompt, one wave of c, or for `closed` whole rounds."""
     num_prompts = len(workload.prompts.prompts)
     if workload.load == "single":
         return num_prompts
@@ -161,7 +161,7 @@ def num_requests(workload: Workload, concurrency: int) -> int:
 
 
 def repetitions(workload: Workload, count: int) -> int:
-    """Repetitions per boot: as asked, and under `balanced` as many more as give every prompt the same number.
+    """Repetitions per boot: as asked; `balanced` adds until every prompt has run equally often.
 
     With 10 prompts a wave of 4 needs 5 repetitions (20 requests, each prompt twice); `remarks` says
     so.
@@ -179,8 +179,8 @@ def _refuse_twins(cells: Sequence[Cell], matrix: Matrix) -> None:
         if cell.cell_id in seen:
             raise ConfigError(
                 f"{matrix.path}: two workloads measure the same thing: {cell.workload}, prompts "
-                f"{cell.prompt_set}, load {cell.load}, c = {cell.concurrency}; remove one, or raise "
-                "`repetitions` of the other"
+                f"{cell.prompt_set}, load {cell.load}, c = {cell.concurrency}; remove one, or "
+                "raise `repetitions` of the other"
             )
         seen.add(cell.cell_id)
 
@@ -191,7 +191,7 @@ def _refuse_twins(cells: Sequence[Cell], matrix: Matrix) -> None:
 def resolve_reference(
     variant: Variant, variants: Sequence[Variant]
 ) -> tuple[Variant | None, str | None]:
-    """The variant that speed-ups of `variant` are taken over, or None and the reason why there is none."""
+    """The variant that speed-ups of `variant` are taken over, or None and why there is none."""
     if variant.reference is not None:
         return next(other for other in variants if other.name == variant.reference), None
     if variant.drafter is None:
@@ -270,8 +270,8 @@ def _rounded_repetitions(matrix: Matrix) -> Iterator[str]:
         if planned != workload.repetitions:
             yield (
                 f"{workload.kind}, load {workload.load}, c = {concurrency}: {planned} repetitions "
-                f"instead of {workload.repetitions}, so that each of {len(workload.prompts.prompts)} "
-                "prompts runs equally often (assignment balanced)"
+                f"instead of {workload.repetitions}, so that all {len(workload.prompts.prompts)} "
+                "prompts run equally often (assignment balanced)"
             )
 
 
@@ -281,8 +281,8 @@ def _unequal_counts(matrix: Matrix) -> Iterator[str]:
         total = count if workload.assignment == "round-robin" else count * workload.repetitions
         if workload.assignment != "balanced" and total % num_prompts:
             yield (
-                f"{workload.kind}, load {workload.load}, c = {concurrency}: {num_prompts} prompts do "
-                f"not run equally often under assignment {workload.assignment}; `balanced` makes it so"
+                f"{workload.kind}, load {workload.load}, c = {concurrency}: {num_prompts} prompts "
+                f"do not run equally often under {workload.assignment}; `balanced` makes it so"
             )
 
 
@@ -298,7 +298,8 @@ def durations_of(boots: Iterable[Boot], ends: Iterable[RepetitionEnd]) -> Durati
     repetition_s: dict[str, list[float]] = defaultdict(list)
     for end in ends:
         cell_id, repetition = end.where.cell_id, end.where.repetition
-        assert cell_id is not None and repetition is not None
+        assert cell_id is not None
+        assert repetition is not None
         (warmup_s if repetition == WARMUP else repetition_s)[cell_id].append(end.window_s)
     return Durations(
         boot_s=_mean(ready_s),

@@ -1,0 +1,449 @@
+"""A run's folder: create, append, read back. It knows files, not meanings, and computes nothing.
+
+Records are JSON lines, one `write` each, flushed to the disk before `append` returns, never changed
+afterwards. What a crash leaves is a last line without its end: readers leave it out and say so in
+`notes`, and the next append first moves it to `<file>.torn`. A broken line anywhere else is an
+error. Whole files (manifest, status, events, pages) are written beside their place and renamed.
+
+The unit of redo is (block, cell). When a later boot has finished a cell, what earlier boots left of
+it is superseded: it stays in the files, and `usable` leaves it out.
+"""
+
+import errno
+import fcntl
+import gzip
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import ResultsError
+from harness.records import (
+    SCHEMA,
+    Boot,
+    CellEnd,
+    LogEntry,
+    MachineSample,
+    Manifest,
+    PlannedCell,
+    RepetitionEnd,
+    Request,
+    Session,
+    Snapshot,
+    Where,
+)
+
+Record: TypeAlias = (
+    Session
+    | Boot
+    | PlannedCell
+    | Request
+    | Snapshot
+    | RepetitionEnd
+    | CellEnd
+    | MachineSample
+    | LogEntry
+)
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+FILES: Mapping[type[Any], str] = {
+    Session: "sessions.jsonl",
+    Boot: "boots.jsonl",
+    PlannedCell: "cells.jsonl",
+    Request: "requests.jsonl",
+    Snapshot: "counters.jsonl",
+    RepetitionEnd: "repetitions.jsonl",
+    CellEnd: "ends.jsonl",
+    MachineSample: "machine.jsonl",
+    LogEntry: "log.jsonl",
+}
+
+_RUN_NAME = re.compile(r"\d{8}-\d{6}-")  # results/ also holds baselines/ and published/
+
+_EVENTS_SCHEMA = pa.schema(
+    [
+        pa.field("request_id", pa.string(), nullable=False),
+        pa.field("offset_ns", pa.list_(pa.int64()), nullable=False),
+        pa.field("tokens", pa.list_(pa.int32()), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("token_ids", pa.list_(pa.int32())),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventRow:
+    """What one request received: per output event its time after `t0` and the tokens it carried."""
+
+    request_id: str
+    offset_ns: tuple[int, ...]
+    tokens: tuple[int | None, ...]  # None: the engine does not tell
+    text: str | None
+    token_ids: tuple[int, ...] | None
+
+
+def new_run_id(results_dir: Path, matrix_name: str, now: datetime) -> str:
+    """`<UTC yyyymmdd-hhmmss>-<matrix name>`, with -2, -3, ... when that second is taken."""
+    wanted = f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{matrix_name}"
+    run_id, number = wanted, 2
+    while (results_dir / run_id).exists():
+        run_id, number = f"{wanted}-{number}", number + 1
+    return run_id
+
+
+def latest_run(results_dir: Path) -> Path:
+    """The folder of the newest run; run ids begin with the time, so the last name is the newest."""
+    runs = sorted(
+        folder
+        for folder in (results_dir.iterdir() if results_dir.is_dir() else ())
+        if _RUN_NAME.match(folder.name) and (folder / "manifest.json").is_file()
+    )
+    if not runs:
+        raise ResultsError(f"no run in {results_dir}; `dflashbench run MATRIX` makes one")
+    return runs[-1]
+
+
+class RunFolder:
+    """One run's folder, read by anybody and written by one process at a time."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        """Use `create` or `open`."""
+        self.path = path
+        self.manifest = manifest
+        self._descriptors: dict[str, int] = {}
+        self._lock: int | None = None
+        self._notes: dict[str, None] = {}  # ordered, each once
+
+    @classmethod
+    def create(cls, results_dir: Path, manifest: Manifest) -> "RunFolder":
+        """A new folder with its manifest. An existing one is never written into."""
+        path = results_dir / manifest.run_id
+        with _told(path):
+            results_dir.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                raise ResultsError(
+                    f"{path} exists already: another run has this id; start again"
+                ) from None
+            _write_whole(path / "manifest.json", _encode(manifest))
+        return cls(path, manifest)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run, to read or to go on with."""
+        return cls(path, _read_manifest(path))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What reading found and left out, a sentence each."""
+        return tuple(self._notes)
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def append(self, *records: Record) -> None:
+        """Write each record as one line; all are on the disk when this returns."""
+        touched: dict[Path, int] = {}
+        for record in records:
+            path = self.path / FILES[type(record)]
+            with _told(path):
+                descriptor = self._descriptor(path)
+                _write_line(descriptor, _encode(record) + b"\n")
+            touched[path] = descriptor
+        for path, descriptor in touched.items():
+            with _told(path):
+                os.fsync(descriptor)
+
+    def read(self, kind: type[R]) -> list[R]:
+        """All records of one type, oldest first, superseded ones too. A torn last line is noted."""
+        path = self.path / FILES[kind]
+        with _told(path):
+            data = path.read_bytes() if path.exists() else b""
+        # bytes are split, not text: U+2028 and U+0085 inside a string are no line ends
+        *lines, rest = data.split(b"\n")
+        if rest:
+            self._notes[f"{path}: the last line was cut off by a crash and is left out"] = None
+        return [_decode(line, kind, path, number) for number, line in enumerate(lines, start=1)]
+
+    def boots(self) -> list[Boot]:
+        """Every boot once, in order of start, as its last record tells it."""
+        last: dict[str | None, Boot] = {boot.where.boot_id: boot for boot in self.read(Boot)}
+        return list(last.values())
+
+    def finished_cells(self) -> set[tuple[str, str]]:
+        """The (block id, cell id) pairs that a resumed run need not do again."""
+        return set(self._finishing_boots())
+
+    def usable(self, kind: type[R]) -> list[R]:
+        """The records that figures may use, oldest first.
+
+        Left out are records of a (block, cell) that another boot finished, and those of a measured
+        repetition that was never wholly written. Warm-up requests stay, marked by repetition -1.
+        When one request was written twice (parsed again after a crash), the last stands.
+        """
+        kept_boot = self._finishing_boots()
+        whole = {_repetition_of(end.where) for end in self.read(RepetitionEnd)}
+        records: dict[object, R] = {}
+        for number, record in enumerate(self.read(kind)):
+            where = record.where
+            if _superseded(where, kept_boot):
+                continue
+            if _is_measured(where) and _repetition_of(where) not in whole:
+                continue
+            records[where.request_id if kind is Request else number] = record
+        return list(records.values())
+
+    def _finishing_boots(self) -> dict[tuple[str, str], str]:
+        """(block, cell) -> the boot that finished it last."""
+        return {
+            (_known(end.where.block_id), _known(end.where.cell_id)): _known(end.where.boot_id)
+            for end in self.read(CellEnd)
+            if end.outcome == "finished"
+        }
+
+    # --- whole files ------------------------------------------------------------------------------
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Replace status.json; a reader sees the old one or the new one."""
+        path = self.path / "status.json"
+        with _told(path):
+            _write_whole(path, _encode(status))
+
+    def read_status(self) -> dict[str, Any] | None:
+        """None when the run never wrote one."""
+        path = self.path / "status.json"
+        if not path.exists():
+            return None
+        with _told(path):
+            data = path.read_bytes()
+        return _decode(data, dict[str, Any], path)
+
+    def write_events(
+        self, cell_id: str, boot_id: str, repetition: int, rows: Sequence[EventRow]
+    ) -> Path:
+        """The events of one repetition, a row per request."""
+        path = self.events_path(cell_id, boot_id, repetition)
+        columns = {name: [getattr(row, name) for row in rows] for name in _EVENTS_SCHEMA.names}
+        table = pa.table(columns, schema=_EVENTS_SCHEMA)
+        with _told(path):
+            path.parent.mkdir(exist_ok=True)
+            _replace(path, lambda beside: pq.write_table(table, beside, compression="zstd"))
+        return path
+
+    def read_events(self, cell_id: str, boot_id: str, repetition: int) -> list[EventRow]:
+        path = self.events_path(cell_id, boot_id, repetition)
+        with _told(path):
+            try:
+                table = pq.read_table(path, schema=_EVENTS_SCHEMA)
+            except pa.ArrowInvalid as error:
+                raise ResultsError(f"{path} is no events file: {error}") from error
+        return [
+            EventRow(
+                request_id=row["request_id"],
+                offset_ns=tuple(row["offset_ns"]),
+                tokens=tuple(row["tokens"]),
+                text=row["text"],
+                token_ids=None if row["token_ids"] is None else tuple(row["token_ids"]),
+            )
+            for row in table.to_pylist()
+        ]
+
+    def write_page(self, cell_id: str, boot_id: str, page: bytes) -> Path:
+        """The whole metrics page as scraped, once per cell and boot."""
+        path = self.path / "pages" / f"{cell_id}.{boot_id}.prom.gz"
+        with _told(path):
+            path.parent.mkdir(exist_ok=True)
+            _write_whole(path, gzip.compress(page, mtime=0))  # equal pages, equal bytes
+        return path
+
+    # --- where the runner puts what it streams ----------------------------------------------------
+
+    def events_path(self, cell_id: str, boot_id: str, repetition: int) -> Path:
+        return self.path / "events" / f"{cell_id}.{boot_id}.{repetition}.parquet"
+
+    def spool_path(self, cell_id: str, boot_id: str, repetition: int) -> Path:
+        """Raw reads of a repetition; the runner removes it once they are parsed."""
+        return self._folder("spool") / f"{cell_id}.{boot_id}.{repetition}.bin"
+
+    def server_folder(self, boot_id: str) -> Path:
+        """For the engine's stdout.log and stderr.log."""
+        return self._folder(f"servers/{boot_id}")
+
+    def _folder(self, name: str) -> Path:
+        folder = self.path / name
+        with _told(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let another process write."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _descriptor(self, path: Path) -> int:
+        self._take_lock()
+        if path.name not in self._descriptors:
+            _set_torn_line_aside(path)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            self._descriptors[path.name] = os.open(path, flags, 0o644)
+        return self._descriptors[path.name]
+
+    def _take_lock(self) -> None:
+        """Held until `close` or the end of the process, however it ends."""
+        if self._lock is not None:
+            return
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            holder = (self.read_status() or {}).get("pid", "unknown")
+            raise ResultsError(
+                f"{self.path}: another dflashbench (process {holder}) is writing into this run; "
+                "wait until it ends or stop it"
+            ) from None
+        self._lock = descriptor
+
+
+def _repetition_of(where: Where) -> tuple[str | None, str | None, int | None]:
+    return where.boot_id, where.cell_id, where.repetition
+
+
+def _is_measured(where: Where) -> bool:
+    return where.repetition is not None and where.repetition >= 0
+
+
+def _superseded(where: Where, kept_boot: Mapping[tuple[str, str], str]) -> bool:
+    if where.block_id is None or where.cell_id is None or where.boot_id is None:
+        return False
+    return kept_boot.get((where.block_id, where.cell_id), where.boot_id) != where.boot_id
+
+
+def _known(identifier: str | None) -> str:
+    assert identifier is not None, "the end of a cell names its block, cell and boot"
+    return identifier
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def _encode(record: object) -> bytes:
+    # not msgspec's own encoder: it turns NaN into null, which would read as "not measured"
+    plain = msgspec.to_builtins(record)
+    text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode()
+
+
+def _decode(data: bytes, kind: type[T], path: Path, line: int | None = None) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        place = f"{path}:{line}" if line is not None else str(path)
+        raise ResultsError(
+            f"{place}: {error}: {data[:60]!r}; it was changed after it was written, restore it"
+        ) from error
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise ResultsError(
+            f"{folder} has no manifest.json: not a run's folder; runs lie in results/<run id>/"
+        )
+    with _told(path):
+        data = path.read_bytes()
+    schema = _decode(data, dict[str, Any], path).get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise ResultsError(
+            f"{path}: written by a newer dflashbench (schema {schema}, this one reads {SCHEMA}); "
+            "update dflashbench to read it"
+        )
+    return _decode(data, Manifest, path)
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Say of an operating system's refusal which file it was about and what can be done."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise ResultsError(f"{path}: {reason}{_advice(error, path)}") from error
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def _advice(error: OSError, path: Path) -> str:
+    if error.errno in _NO_ROOM:
+        there = next(folder for folder in path.parents if folder.exists())
+        free_MB = shutil.disk_usage(there).free / 1e6
+        return f" ({free_MB:.0f} MB free); make room, then `dflashbench resume` goes on"
+    if error.errno in _NOT_ALLOWED:
+        return "; choose a results folder that you may read and write"
+    return ""
+
+
+def _write_line(descriptor: int, line: bytes) -> None:
+    """One line in one write; what did not fit is taken back, so that no half record is left."""
+    size = os.fstat(descriptor).st_size
+    try:
+        written = os.write(descriptor, line)
+        if written < len(line):
+            raise OSError(0, f"only {written} of {len(line)} bytes could be written")
+    except OSError:
+        with suppress(
+            OSError
+        ):  # the user needs the first error; what is left is read as a torn line
+            os.ftruncate(descriptor, size)
+        raise
+
+
+def _set_torn_line_aside(path: Path) -> None:
+    """Move what follows the last line end to `<file>.torn`, so that nothing is appended to it."""
+    data = path.read_bytes() if path.exists() else b""
+    whole = data.rfind(b"\n") + 1
+    if whole == len(data):
+        return
+    with open(path.with_name(path.name + ".torn"), "ab") as torn:
+        torn.write(data[whole:] + b"\n")
+        torn.flush()
+        os.fsync(torn.fileno())
+    os.truncate(path, whole)
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    _replace(path, lambda beside: beside.write_bytes(data))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make the file beside `path`, bring it to the disk, then rename it into place."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(beside)
+        with open(beside, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
