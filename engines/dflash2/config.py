@@ -13,6 +13,7 @@ from typing import Any
 TARGET_ARCHITECTURE = "Qwen3ForCausalLM"
 DRAFTER_ARCHITECTURE = "DFlash2DraftModel"
 DEFAULT_BLOCK_SIZE = 16  # the reference's default, when neither place names a block size
+MAX_BLOCK_SIZE = 64  # positions kept beyond a model's last one, for rows that are always rejected
 
 
 class ModelError(Exception):
@@ -93,7 +94,7 @@ def load_drafter_config(folder: Path | str) -> DrafterConfig:
         **_transformer_values(file),
         num_target_layers=num_target_layers,
         target_layer_ids=_target_layer_ids(draft, num_target_layers),
-        block_size=draft.integer("block_size", default=DEFAULT_BLOCK_SIZE, at_least=2),
+        block_size=_block_size(draft),
         mask_token_id=draft.integer("mask_token_id", at_least=0),
         sliding_window=_sliding_window(file),
         conv_kernel_size=draft.integer("conv_kernel_size"),
@@ -120,6 +121,11 @@ def check_pair(drafter: DrafterConfig, target: TargetConfig) -> None:
         for name, (ours, theirs) in pairs.items()
         if ours != theirs
     ]
+    if drafter.max_position_embeddings < target.max_position_embeddings:
+        wrong.append(
+            f"max_position_embeddings is only {drafter.max_position_embeddings} in the drafter "
+            f"and {target.max_position_embeddings} in the target"
+        )
     if wrong:
         raise ModelError(
             "the drafter does not fit the target: "
@@ -263,6 +269,13 @@ def _default_target_layer_ids(num_target_layers: int, num_draft_layers: int) -> 
         return (num_target_layers // 2,)
     step = (num_target_layers - 4) / (num_draft_layers - 1)
     return tuple(round(1 + i * step) for i in range(num_draft_layers))
+
+
+def _block_size(draft: _ConfigFile) -> int:
+    size = draft.integer("block_size", default=DEFAULT_BLOCK_SIZE, at_least=2)
+    if size > MAX_BLOCK_SIZE:
+        raise draft.error("block_size", f"this engine runs blocks of at most {MAX_BLOCK_SIZE} rows")
+    return size
 
 
 def _softcapping(draft: _ConfigFile) -> float | None:

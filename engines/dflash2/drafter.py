@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from engines.dflash2.attention import Attention, additive_mask, sees_window
 from engines.dflash2.cache import ContextRing
-from engines.dflash2.config import DrafterConfig
+from engines.dflash2.config import MAX_BLOCK_SIZE, DrafterConfig
 from engines.dflash2.layers import MLP, GroupedDynamicConv, RMSNorm, Rotary, convolve
 from engines.dflash2.selector import CandidateSelector, Draft
 from engines.dflash2.target import Qwen3ForCausalLM
@@ -79,7 +79,9 @@ class DFlash2DraftModel(nn.Module):
         self.candidate_selector = CandidateSelector(
             config.vocab_size, config.hidden_size, config.selector_rank, config.selector_top_k
         )
-        self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_position_embeddings)
+        self.rotary = Rotary(
+            config.head_dim, config.rope_theta, config.max_position_embeddings + MAX_BLOCK_SIZE
+        )
 
     def context(self, features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Project target features to the keys and values that blocks will look at.
@@ -171,10 +173,14 @@ class DFlash2Drafter:
 
         Rows look at each other in both directions, so a narrower block would give other rows.
         """
-        ids = torch.full((self.config.block_size,), self.config.mask_token_id)
-        ids[0] = anchor
-        x = self._target.embedding_weight[ids].unsqueeze(0) * self.config.input_embedding_scale
-        positions = torch.arange(context.num_tokens, context.num_tokens + self.config.block_size)
+        device = self._target.embedding_weight.device
+        masks = [self.config.mask_token_id] * (self.config.block_size - 1)
+        ids = torch.tensor([[anchor, *masks]], device=device)
+        # Bare rows of the table: a scale of the target's own would not belong to the drafter.
+        x = self._target.embedding_weight[ids] * self.config.input_embedding_scale
+        positions = torch.arange(
+            context.num_tokens, context.num_tokens + self.config.block_size, device=device
+        )
         visible = sees_window(
             positions, torch.cat((context.positions, positions)), self.config.sliding_window
         )

@@ -20,8 +20,8 @@ class Draft:
     probabilities: Tensor  # [k, c], zero for every token that is no candidate
 
 
-class NonFiniteScores(ArithmeticError):
-    """NaN or infinity among the scores: the pass before overflowed, and no draft means anything."""
+class NonFiniteError(ArithmeticError):
+    """NaN or infinity among scores: the pass before overflowed, and no choice means anything."""
 
 
 class CandidateSelector(nn.Module):
@@ -79,7 +79,7 @@ class CandidateSelector(nn.Module):
         wide = torch.promote_types(logits.dtype, torch.float32)
         scores = follows.to(wide) + unary.to(wide).unsqueeze(1)
         if not scores.isfinite().all():
-            raise NonFiniteScores(
+            raise NonFiniteError(
                 "the drafter's scores are not finite; compute in float32 or bfloat16 and check "
                 "its weights (float16 overflows here)"
             )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from engines.dflash2.attention import Attention, additive_mask, sees_past
 from engines.dflash2.cache import KVCache
-from engines.dflash2.config import TargetConfig
+from engines.dflash2.config import MAX_BLOCK_SIZE, TargetConfig
 from engines.dflash2.layers import MLP, RMSNorm, Rotary
 
 
@@ -70,7 +70,9 @@ class Qwen3Model(nn.Module):
             Qwen3DecoderLayer(config) for _ in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_position_embeddings)
+        self.rotary = Rotary(
+            config.head_dim, config.rope_theta, config.max_position_embeddings + MAX_BLOCK_SIZE
+        )
 
     def forward(
         self, ids: Tensor, cache: KVCache | None, tap_layer_ids: Collection[int]
