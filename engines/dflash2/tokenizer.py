@@ -1,7 +1,7 @@
-"""Text to token ids and back: tokenizer.json, the chat template, the stop ids, the streaming decoder.
+"""Text to token ids and back: tokenizer.json, chat template, stop ids, streaming decoder.
 
-Knows nothing about models, sampling or HTTP. Only byte-level tokenizers are read (Qwen's and GPT-2's
-kind), because for them a token is a fixed string of bytes and a stream can be decoded exactly.
+Knows nothing about models, sampling or HTTP. Only byte-level tokenizers are read (Qwen's
+and GPT-2's kind): there a token is a fixed string of bytes, so a stream can be decoded exactly.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def token_bytes(token: str, byte_of: Mapping[str, int]) -> bytes:
 class StreamDecoder:
     """Turns a growing list of token ids into text, holding back half a UTF-8 character.
 
-    The concatenation of everything `feed` and `finish` return is the text of all ids at once, however
-    the ids were cut into rounds. Bytes that can never become a character are U+FFFD, as in one go.
+    The concatenation of everything `feed` and `finish` return is the text of all ids at once,
+    however the ids were cut into rounds. Bytes that cannot become a character are U+FFFD.
     """
 
     def __init__(self, bytes_of_id: Mapping[int, bytes]) -> None:
@@ -82,7 +82,7 @@ class Tokenizer:
 
     @property
     def num_tokens(self) -> int:
-        return self._library.get_vocab_size(with_added_tokens=True)
+        return int(self._library.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._library.encode(text, add_special_tokens=add_special_tokens).ids)
@@ -125,9 +125,7 @@ class Tokenizer:
 def load_tokenizer(model_dir: Path) -> Tokenizer:
     path = model_dir / "tokenizer.json"
     if not path.is_file():
-        raise ModelError(
-            f"{path} does not exist; the target's folder must hold its tokenizer.json"
-        )
+        raise ModelError(f"{path} does not exist; the target's folder must hold its tokenizer.json")
     try:
         library = LibraryTokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower for a file it cannot read
@@ -153,7 +151,7 @@ def _ids(value: Any, path: Path) -> frozenset[int]:
     ids = value if isinstance(value, list) else [value]
     if not all(type(id_) is int for id_ in ids):
         raise ModelError(
-            f"eos_token_id in {path} is {json.dumps(value)}; it must be a token id or a list of them"
+            f"eos_token_id in {path} is {json.dumps(value)}; it must be an id or a list of ids"
         )
     return frozenset(ids)
 

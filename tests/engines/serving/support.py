@@ -1,0 +1,317 @@
+"""A tiny random pair, the real process that serves it, and a server with scripted rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from engines.dflash2.config import load_drafter_config, load_target_config
+from engines.dflash2.decode import Round
+from engines.dflash2.drafter import DFlash2DraftModel
+from engines.dflash2.engine import Engine
+from engines.dflash2.scheduler import Scheduler
+from engines.dflash2.server import Facts, Server, http_server
+from engines.dflash2.target import Qwen3ForCausalLM
+from engines.dflash2.tokenizer import Tokenizer
+
+CHECKOUT = Path(__file__).parents[3]
+KV_LEN = 256
+VOCAB_SIZE = 320
+STOP_TOKEN = "<|im_end|>"
+SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", STOP_TOKEN, "<|mask|>"]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TRAINING_TEXT = [
+    "The quick brown fox jumps over the lazy dog, and the dog does not mind at all.",
+    "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n",
+    "Wir prüfen naïve cafés; 日本語 und 🚀 gehören dazu.",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    target: Path
+    drafter: Path
+
+
+def write_target(folder: Path) -> None:
+    folder.mkdir()
+    write_tokenizer(folder)
+    write_json(
+        folder / "config.json",
+        {
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "eos_token_id": SPECIAL_TOKENS.index("<|endoftext|>"),
+            "dtype": "bfloat16",
+        },
+    )
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(load_target_config(folder))
+    write_random_tensors(model, folder, seed=1)
+
+
+def write_drafter(folder: Path) -> None:
+    folder.mkdir()
+    write_json(
+        folder / "config.json",
+        {
+            "architectures": ["DFlash2DraftModel"],
+            "model_type": "qwen3",
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "tie_word_embeddings": False,
+            "is_causal": False,
+            "layer_types": ["sliding_attention"] * 2,
+            "sliding_window": 64,
+            "use_sliding_window": True,
+            "num_target_layers": 4,
+            "dtype": "bfloat16",
+            "dflash_config": {
+                "block_size": 8,
+                "conv_group_size": 16,
+                "conv_kernel_size": 2,
+                "mask_token_id": SPECIAL_TOKENS.index("<|mask|>"),
+                "selector_rank": 16,
+                "selector_top_k": 16,
+                "target_layer_ids": [0, 1, 2],
+            },
+        },
+    )
+    with torch.device("meta"):
+        model = DFlash2DraftModel(load_drafter_config(folder))
+    write_random_tensors(model, folder, seed=2)
+
+
+def write_random_tensors(model: torch.nn.Module, folder: Path, seed: int) -> None:
+    noise = torch.Generator().manual_seed(seed)
+    tensors = {
+        name: (
+            torch.ones(tensor.shape)
+            if tensor.ndim == 1
+            else 0.3 * torch.randn(tensor.shape, generator=noise)
+        ).to(torch.bfloat16)
+        for name, tensor in model.state_dict().items()
+    }
+    save_file(tensors, folder / "model.safetensors")
+
+
+def write_tokenizer(folder: Path) -> None:
+    library = LibraryTokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.train_from_iterator(
+        TRAINING_TEXT * 3,
+        trainers.BpeTrainer(
+            vocab_size=VOCAB_SIZE,
+            special_tokens=SPECIAL_TOKENS,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    library.save(str(folder / "tokenizer.json"))
+    write_json(
+        folder / "tokenizer_config.json",
+        {"chat_template": CHAT_TEMPLATE, "eos_token": STOP_TOKEN},
+    )
+    write_json(
+        folder / "generation_config.json",
+        {"eos_token_id": [SPECIAL_TOKENS.index(STOP_TOKEN), 0]},
+    )
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+
+
+# --- the real process ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    process: subprocess.Popen[str]
+    port: int
+    url: str
+
+
+@contextmanager
+def serving(pair: Pair, *options: str) -> Iterator[Served]:
+    """The process itself on a free port, stopped with SIGTERM at the end."""
+    command = [sys.executable, "-m", "engines.dflash2", "serve", "--model", str(pair.target)]
+    command += ["--served-name", "tiny", "--port", "0", "--threads", "1", *options]
+    process = subprocess.Popen(
+        command, cwd=CHECKOUT, env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        greeting = process.stdout.readline()
+        port = int(greeting.split("http://127.0.0.1:")[1].split()[0])
+        yield Served(process=process, port=port, url=f"http://127.0.0.1:{port}")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+# --- rounds from a script ---
+
+
+def prefill(token: int, finish_reason: str | None = None) -> Round:
+    return Round(
+        tokens=(token,),
+        num_drafted=0,
+        num_accepted=0,
+        num_trimmed=0,
+        is_prefill=True,
+        draft_s=0.0,
+        verify_s=0.001,
+        finish_reason=finish_reason,
+    )
+
+
+def step(
+    tokens: Sequence[int], *, drafted: int = 7, trimmed: int = 0, finish_reason: str | None = None
+) -> Round:
+    """A round that emitted these tokens; what was trimmed was decided, too."""
+    return Round(
+        tokens=tuple(tokens),
+        num_drafted=drafted,
+        num_accepted=len(tokens) + trimmed - 1,
+        num_trimmed=trimmed,
+        is_prefill=False,
+        draft_s=0.001,
+        verify_s=0.002,
+        finish_reason=finish_reason,
+    )
+
+
+Script = Callable[[], Iterator[Round]]
+
+
+def play(rounds: Iterator[Round]) -> Iterator[Round]:
+    """The rounds as the decode loop gives them: from a generator, which can be closed."""
+    yield from rounds
+
+
+@contextmanager
+def scripted(tokenizer: Tokenizer, script: Script) -> Iterator[httpx.Client]:
+    """A client of a server in this process, whose every request gets the script's rounds."""
+    engine = Engine(
+        decode=lambda prompt_ids, **_: play(script()),
+        tokenizer=tokenizer,
+        stop_ids=frozenset({SPECIAL_TOKENS.index(STOP_TOKEN)}),
+        kv_len=KV_LEN,
+        vocab_size=VOCAB_SIZE,
+        depth=7,
+        block_size=8,
+    )
+    scheduler = Scheduler(lambda request, queue_s: engine.generate(request, queue_s=queue_s))
+    facts = Facts(
+        served_name="tiny",
+        model_dir=Path("target"),
+        drafter_dir=Path("drafter"),
+        dtype="float32",
+        num_threads=1,
+        version=None,
+        commit=None,
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    http = http_server(Server(engine, scheduler, facts))
+    thread = threading.Thread(target=http.run, kwargs={"sockets": [listener]})
+    scheduler.start()
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+            yield client
+    finally:
+        http.should_exit = True
+        thread.join(timeout=10)
+        assert scheduler.join(timeout_s=10)
+
+
+# --- reading answers ---
+
+
+def events(response: httpx.Response) -> list[dict]:
+    """The JSON of a stream's events; the stream must end with [DONE], once."""
+    datas = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    assert datas[-1] == "[DONE]"
+    return [json.loads(data) for data in datas[:-1]]
+
+
+def stream(client: httpx.Client, **body: object) -> list[dict]:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    response = client.post(path, json={"stream": True, **body})
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    return events(response)
+
+
+def complete(client: httpx.Client, **body: object) -> dict:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def text_of(stream_events: list[dict]) -> str:
+    choices = [choice for event in stream_events for choice in event["choices"]]
+    return "".join(
+        choice.get("text") or choice.get("delta", {}).get("content") or "" for choice in choices
+    )
+
+
+def counters(client: httpx.Client) -> dict[str, float]:
+    """The /metrics page as series -> value, model label taken off."""
+    lines = client.get("/metrics").text.splitlines()
+    samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {
+        name.removeprefix("dflash2:")
+        .replace('model_name="tiny",', "")
+        .replace('{model_name="tiny"}', ""): float(value)
+        for name, value in samples
+    }

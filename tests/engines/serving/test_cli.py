@@ -1,0 +1,188 @@
+"""The command line: what starts, what is refused with exit code 2 and one line, how it stops."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from safetensors.torch import load_file, save_file
+
+from engines.dflash2 import __main__ as cli
+
+from .support import Pair, serving, write_json
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands set torch's thread count for their process; these tests share one."""
+    monkeypatch.setattr(cli.torch, "set_num_threads", lambda num_threads: None)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one message on stderr of a command that must end with exit code 2."""
+    assert cli.main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("dflash2: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_generate_prints_the_text_and_a_line_of_timings(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "generate",
+        "--model",
+        str(pair.target),
+        "--prompt",
+        "The quick",
+        "--max-tokens",
+        "9",
+    ]
+    assert cli.main(command) == 0
+    plain = capsys.readouterr()
+    drafted_options = ["--dflash2", "on", "--dflash2-model", str(pair.drafter)]
+    assert cli.main([*command, *drafted_options]) == 0
+    drafted = capsys.readouterr()
+    assert plain.out == drafted.out
+    assert plain.out.strip()
+    assert plain.err.startswith("9 tokens, ended by length; prompt 4 tokens in ")
+    assert "rounds" not in plain.err
+    assert "acceptance length" in drafted.err
+
+
+def test_generate_can_ask_as_a_chat(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["generate", "--model", str(pair.target), "--prompt", "hi", "--max-tokens", "2"]
+    assert cli.main([*command, "--chat"]) == 0
+    assert "prompt 21 tokens" in capsys.readouterr().err  # as the server counts this chat
+
+
+def test_check_prints_what_it_found(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        cli.main(["check", "--model", str(pair.target), "--dflash2-model", str(pair.drafter)]) == 0
+    )
+    found = capsys.readouterr().out
+    assert "qwen3, 4 layers, hidden 64, vocabulary 320, 512 positions" in found
+    assert "320 tokens, chat template: yes, stop ids: [0, 2]" in found
+    assert "DFlash 2, 2 layers, depth 7, block 8, window 64, taps [0, 1, 2]" in found
+
+
+def test_the_drafter_switch_and_the_drafter_go_together(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve = ["serve", "--model", pair.target]
+    assert "--dflash2 on needs --dflash2-model DIR" in refused(capsys, *serve, "--dflash2", "on")
+    message = refused(capsys, *serve, "--dflash2-model", pair.drafter)
+    assert f"--dflash2-model {pair.drafter} is given but --dflash2 is off" in message
+
+
+def test_a_missing_model_folder_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nowhere"
+    assert str(missing) in refused(capsys, "serve", "--model", missing, "--port", 0)
+    assert str(missing) in refused(capsys, "check", "--model", missing)
+
+
+def test_a_port_in_use_is_told_before_the_model_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        # The model does not even exist, yet the port is what is complained about.
+        message = refused(capsys, "serve", "--model", tmp_path / "nowhere", "--port", port)
+    assert f"port {port} on 127.0.0.1 is in use; give another --port" in message
+
+
+def test_a_port_that_cannot_be_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(capsys, "serve", "--model", tmp_path, "--port", 70_000)
+    assert "cannot listen on 127.0.0.1 port 70000" in message
+
+
+def test_a_drafter_of_another_target_is_refused(
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafter = Path(shutil.copytree(pair.drafter, tmp_path / "drafter"))
+    config = json.loads((drafter / "config.json").read_text())
+    write_json(drafter / "config.json", {**config, "num_target_layers": 5})
+    arguments = ["--model", pair.target, "--dflash2-model", drafter]
+    message = refused(capsys, "serve", *arguments, "--dflash2", "on", "--port", 0)
+    assert "num_target_layers is 5 in the drafter and 4 in the target" in message
+    assert "num_target_layers" in refused(capsys, "check", *arguments)
+
+
+def test_a_missing_tensor_is_named(
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = Path(shutil.copytree(pair.target, tmp_path / "target"))
+    tensors = load_file(target / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, target / "model.safetensors")
+    message = refused(capsys, "serve", "--model", target, "--port", 0)
+    assert "missing (model.norm.weight)" in message
+
+
+def test_a_kv_len_beyond_the_models_positions_is_refused(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(capsys, "serve", "--model", pair.target, "--kv-len", 513, "--port", 0)
+    assert "--kv-len is 513" in message
+    assert "give at most 512" in message
+
+
+def test_a_prompt_that_fills_the_context_is_refused(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--model", pair.target, "--kv-len", 4, "--prompt", "The quick"]
+    assert "the prompt has 4 tokens" in refused(capsys, "generate", *options)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--temperature", "-1"], ["--max-tokens", "0"], ["--dflash2", "maybe"]]
+)
+def test_argument_errors_quote_what_was_written(
+    pair: Pair, wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["generate", "--model", str(pair.target), "--prompt", "x", *wrong])
+    assert exit_.value.code == 2
+    assert wrong[1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_running_answer_with_an_error_event_and_the_process_in_time(
+    pair: Pair, number: signal.Signals
+) -> None:
+    body = {"prompt": "x", "max_tokens": 500, "stream": True, "ignore_eos": True}
+    lines: list[str] = []
+    with serving(pair, "--kv-len", "512") as served:
+        started = threading.Event()
+
+        def read() -> None:
+            url = f"{served.url}/v1/completions"
+            with httpx.stream("POST", url, json=body, timeout=30) as response:
+                for line in response.iter_lines():
+                    lines.append(line)
+                    started.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert started.wait(timeout=20)
+        signalled_at_s = time.monotonic()
+        served.process.send_signal(number)
+        assert served.process.wait(timeout=20) == 0
+        assert time.monotonic() - signalled_at_s < 5  # a second or two, on a busy machine more
+        reader.join(timeout=10)
+    events = [line.removeprefix("data: ") for line in lines if line]
+    assert events[-1] == "[DONE]"
+    assert json.loads(events[-2])["error"]["code"] == "shutting_down"
