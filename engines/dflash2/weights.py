@@ -112,9 +112,11 @@ def _read_tensors(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
     for path in _weight_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
-                # get_tensor copies, so that nothing of the file stays mapped.
                 for name in file.keys():  # noqa: SIM118 - not a dict
-                    tensors[name] = _floating(file.get_tensor(name), name, path).to(dtype)
+                    tensor = _floating(file.get_tensor(name), name, path)
+                    # A copy, because the tensor is the mapped file itself, which may be replaced
+                    # under a running server.
+                    tensors[name] = tensor.to(dtype, copy=True)
         except SafetensorError as error:
             raise ModelError(f"{path}: {error}; fetch the file again") from error
     return tensors
