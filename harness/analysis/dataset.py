@@ -1,0 +1,180 @@
+"""A results folder, gathered into one view per cell. Nothing is computed and nothing is judged
+here.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import pandas as pd
+
+from harness.cell_view import CellView, OutputEvents
+from harness.records import (
+    Boot,
+    Cell,
+    CellEnd,
+    Manifest,
+    PlannedCell,
+    RepetitionEnd,
+    Request,
+    Session,
+    Snapshot,
+)
+from harness.store import RunFolder
+
+R = TypeVar("R", Request, Snapshot, RepetitionEnd)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """`views` are in the plan's order; `notes` say what reading left out."""
+
+    manifest: Manifest
+    sessions: tuple[Session, ...]
+    boots: tuple[Boot, ...]
+    views: tuple[CellView, ...]
+    notes: tuple[str, ...]
+
+
+def load(folder: RunFolder) -> Dataset:
+    """Usable records only: what a later boot has measured again is left out by the store."""
+    records = _Records(folder)
+    views: dict[str, CellView] = {}
+    cells = {cell.cell_id: cell for cell in _cells(folder)}
+    for cell in cells.values():
+        views[cell.cell_id] = records.view(cell)
+    return Dataset(
+        manifest=folder.manifest,
+        sessions=tuple(records.sessions.values()),
+        boots=tuple(records.boots.values()),
+        views=tuple(_with_reference(view, views) for view in views.values()),
+        notes=folder.notes,
+    )
+
+
+def requests_frame(dataset: Dataset) -> pd.DataFrame:
+    """One row per measured request with the ids and scalars that a spreadsheet wants."""
+    rows = [
+        {
+            "variant": view.cell.variant,
+            "workload": view.cell.workload,
+            "load": view.cell.load,
+            "concurrency": view.cell.concurrency,
+            "cell_id": view.cell.cell_id,
+            "boot_id": request.where.boot_id,
+            "repetition": request.where.repetition,
+            "prompt_id": request.prompt_id,
+            "kind": request.kind,
+            "status": request.status,
+            "prompt_tokens": request.prompt_tokens,
+            "output_tokens": request.output_tokens,
+            "ttft_s": request.ttft_s,
+            "wall_s": request.wall_s,
+            "finish_reason": request.finish_reason,
+            "distinct_4gram_share": request.distinct_4gram_share,
+        }
+        for view in dataset.views
+        for request in view.requests
+    ]
+    # Int64 and not int64: a count that is not known must stay empty, not become 0 or 12.0
+    return pd.DataFrame(rows).convert_dtypes()
+
+
+def _cells(folder: RunFolder) -> Sequence[Cell]:
+    planned = [record.cell for record in folder.read(PlannedCell)]
+    return [*folder.manifest.plan.cells, *planned]
+
+
+def _with_reference(view: CellView, views: Mapping[str, CellView]) -> CellView:
+    reference = views.get(view.cell.reference_cell_id or "")
+    return replace(view, reference=reference) if reference is not None else view
+
+
+class _Records:
+    """The folder's records by cell; each file is read once."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.sessions = {item.where.session_id: item for item in folder.read(Session)}
+        self.boots = {item.where.boot_id: item for item in folder.boots()}
+        self.requests = _by_cell(folder.usable(Request))
+        self.snapshots = _by_cell(folder.usable(Snapshot))
+        self.ends = _by_cell(folder.usable(RepetitionEnd))
+        self.cell_ends = folder.read(CellEnd)
+        self.warmups: dict[str | None, list[Request]] = defaultdict(list)
+        for requests in self.requests.values():
+            for request in requests:
+                if not _measured(request):
+                    self.warmups[request.where.boot_id].append(request)
+
+    def view(self, cell: Cell) -> CellView:
+        requests = tuple(item for item in self.requests[cell.cell_id] if _measured(item))
+        boot_ids = tuple(dict.fromkeys(request.where.boot_id for request in requests))
+        boots = tuple(self.boots[boot_id] for boot_id in boot_ids)
+        session_ids = dict.fromkeys(boot.where.session_id for boot in boots)
+        return CellView(
+            cell=cell,
+            prompt_kinds=self.folder.manifest.prompt_kinds[cell.prompt_set],
+            requests=requests,
+            warmups=tuple(item for boot_id in boot_ids for item in self.warmups[boot_id]),
+            snapshots=tuple(item for item in self.snapshots[cell.cell_id] if _measured(item)),
+            boots=boots,
+            ends=tuple(item for item in self.ends[cell.cell_id] if _measured(item)),
+            sessions=tuple(self.sessions[session_id] for session_id in session_ids),
+            events=self._events(cell, requests),
+            unfinished=self._unfinished(cell),
+        )
+
+    def _events(self, cell: Cell, requests: Sequence[Request]) -> Mapping[str, OutputEvents]:
+        """Only where a figure needs them: they are most of a folder and may be left out."""
+        if cell.workload != "generate" and cell.load != "closed":
+            return {}
+        found: dict[str, OutputEvents] = {}
+        repetitions = dict.fromkeys(
+            (str(item.where.boot_id), item.where.repetition) for item in requests
+        )
+        for boot_id, repetition in repetitions:
+            assert repetition is not None
+            if not self.folder.events_path(cell.cell_id, boot_id, repetition).exists():
+                continue
+            for row in self.folder.read_events(cell.cell_id, boot_id, repetition):
+                found[row.request_id] = OutputEvents(
+                    offsets_ns=row.offset_ns,
+                    tokens=row.tokens,
+                    text=row.text,
+                    token_ids=row.token_ids,
+                )
+        return found
+
+    def _unfinished(self, cell: Cell) -> tuple[str, ...]:
+        """Per block of the plan that has not finished the cell, the last word on why."""
+        ends = {
+            end.where.block_id: end for end in self.cell_ends if end.where.cell_id == cell.cell_id
+        }
+        blocks = [
+            block.block_id
+            for block in self.folder.manifest.plan.blocks
+            if cell.cell_id in block.cell_ids
+        ]
+        messages = []
+        for block_id in blocks:
+            end = ends.get(block_id)
+            if end is None:
+                messages.append(f"block {block_id} was not measured.")
+            elif end.outcome != "finished":
+                reason = (end.message or "no reason was recorded").rstrip(".")
+                messages.append(f"block {block_id}: {reason}.")
+        return tuple(messages)
+
+
+def _measured(record: Request | Snapshot | RepetitionEnd) -> bool:
+    """Repetition -1 is the warm-up."""
+    return record.where.repetition is not None and record.where.repetition >= 0
+
+
+def _by_cell(records: Sequence[R]) -> dict[str, list[R]]:
+    grouped: dict[str, list[R]] = defaultdict(list)
+    for record in records:
+        grouped[str(record.where.cell_id)].append(record)
+    return grouped

@@ -1,0 +1,254 @@
+"""METRICS: every figure of a cell, by the name that tables, plots and `show --json` use.
+
+A row says unit, direction and meaning, and names the function; a new metric is a function and a
+row. Figures between cells (speed-up, scaling) are in comparisons.py and stand in `COMPARISONS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from harness.analysis import ledger, outputs, stats, throughput
+from harness.analysis.measured import Measured, not_measured
+from harness.analysis.stats import Groups
+from harness.cell_view import CellView
+
+Direction: TypeAlias = Literal["higher", "lower", "neither"]
+
+GENERATE = ("generate",)
+CONCURRENCY = ("concurrency",)
+BOTH = GENERATE + CONCURRENCY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """`compute` gives the figure of a view. Where `groups` is set, the figure is the mean over
+    groups of the median over repetitions, and an interval is made of it.
+    """
+
+    unit: str
+    direction: Direction
+    description: str
+    compute: Callable[[CellView], Measured]
+    groups: Callable[[CellView], Groups] | None = None
+    workloads: tuple[str, ...] = BOTH
+    by_kind: bool = True
+    loads: tuple[str, ...] = ("single", "wave", "closed")
+
+
+def _figure(
+    groups: Callable[[CellView], Groups], reason: Callable[[CellView], str]
+) -> Callable[[CellView], Measured]:
+    def compute(view: CellView) -> Measured:
+        values = groups(view)
+        value = stats.mean_of_medians(values)
+        if value is None:
+            return not_measured(reason(view))
+        return Measured(value=value, n=sum(len(group) for group in values))
+
+    return compute
+
+
+def _why_no_steady(view: CellView) -> str:
+    if len(view.ok) != len(view.requests):
+        return "a request failed"
+    return "the tokens of single events are not known"
+
+
+METRICS: Mapping[str, Metric] = {
+    "decode_rate": Metric(
+        unit="tok/s",
+        direction="higher",
+        description="n / (wall - TTFT) of one stream; mean over prompts of the median over "
+        "repetitions",
+        compute=_figure(throughput.decode_rate_groups, throughput.why_no_rate),
+        groups=throughput.decode_rate_groups,
+    ),
+    "decode_rate_strict": Metric(
+        unit="tok/s",
+        direction="higher",
+        description="the same without the tokens of the first read: (n - n_first) / (t_last - "
+        "t_first)",
+        compute=_figure(throughput.decode_rate_strict_groups, throughput.why_no_rate),
+        groups=throughput.decode_rate_strict_groups,
+    ),
+    "tpot": Metric(
+        unit="s",
+        direction="lower",
+        description="time per output token after the first read",
+        compute=_figure(throughput.tpot_groups, throughput.why_no_rate),
+        groups=throughput.tpot_groups,
+    ),
+    "ttft_p50": Metric(
+        unit="s",
+        direction="lower",
+        description="time to first token, median over requests",
+        compute=throughput.ttft_percentile(0.5),
+    ),
+    "ttft_p90": Metric(
+        unit="s",
+        direction="lower",
+        description="time to first token that 90 % of requests kept; needs 10",
+        compute=throughput.ttft_percentile(0.9),
+    ),
+    "ttft_p99": Metric(
+        unit="s",
+        direction="lower",
+        description="time to first token that 99 % of requests kept; needs 100",
+        compute=throughput.ttft_percentile(0.99),
+    ),
+    "aggregate_throughput": Metric(
+        unit="tok/s",
+        direction="higher",
+        description="tokens of all streams / (last end - first start), TTFT included; median over "
+        "waves or repetitions",
+        compute=_figure(throughput.aggregate_throughput_groups, throughput.why_no_rate),
+        groups=throughput.aggregate_throughput_groups,
+        workloads=CONCURRENCY,
+        by_kind=False,
+    ),
+    "aggregate_steady": Metric(
+        unit="tok/s",
+        direction="higher",
+        description="the same over the part of a repetition in which c requests were in flight",
+        compute=_figure(throughput.aggregate_steady_groups, _why_no_steady),
+        groups=throughput.aggregate_steady_groups,
+        workloads=CONCURRENCY,
+        by_kind=False,
+        loads=("closed",),
+    ),
+    "occupancy": Metric(
+        unit="1",
+        direction="higher",
+        description="sum of walls / (c x window): the share of stream-seconds in use",
+        compute=throughput.occupancy,
+        workloads=CONCURRENCY,
+        by_kind=False,
+    ),
+    "acceptance_length": Metric(
+        unit="tok/round",
+        direction="higher",
+        description="1 + accepted / drafts, from the engine's own counters",
+        compute=ledger.acceptance_length,
+    ),
+    "acceptance_rate": Metric(
+        unit="1",
+        direction="higher",
+        description="accepted / drafted tokens",
+        compute=ledger.acceptance_rate,
+    ),
+    "fraction_of_ceiling": Metric(
+        unit="1",
+        direction="higher",
+        description="acceptance_length / (k + 1)",
+        compute=ledger.fraction_of_ceiling,
+    ),
+    "draft_coverage": Metric(
+        unit="1",
+        direction="higher",
+        description="rounds with a draft / all decode steps",
+        compute=ledger.draft_coverage,
+    ),
+    "tokens_per_step": Metric(
+        unit="tok/step",
+        direction="higher",
+        description="(tokens - first tokens) / all decode steps",
+        compute=ledger.tokens_per_step,
+    ),
+    "engine_draft_ms": Metric(
+        unit="ms/round",
+        direction="lower",
+        description="the engine's own clock: drafting, per round",
+        compute=ledger.draft_ms_per_round,
+    ),
+    "engine_verify_ms": Metric(
+        unit="ms/round",
+        direction="lower",
+        description="the engine's own clock: the target's verification, per round",
+        compute=ledger.verify_ms_per_round,
+    ),
+    "output_tokens_min": Metric(
+        unit="tok",
+        direction="neither",
+        description="shortest output",
+        compute=outputs.output_tokens_min,
+    ),
+    "output_tokens_median": Metric(
+        unit="tok",
+        direction="neither",
+        description="median output length",
+        compute=outputs.output_tokens_median,
+    ),
+    "output_tokens_max": Metric(
+        unit="tok",
+        direction="neither",
+        description="longest output",
+        compute=outputs.output_tokens_max,
+    ),
+    "loops": Metric(
+        unit="1",
+        direction="lower",
+        description="share of outputs with fewer than half of their 4-grams distinct",
+        compute=outputs.loops,
+    ),
+    "ended_by_itself": Metric(
+        unit="1",
+        direction="higher",
+        description="share of outputs whose finish reason is stop",
+        compute=outputs.ended_by_itself,
+    ),
+    "identical_outputs": Metric(
+        unit="1",
+        direction="higher",
+        description="share of outputs identical to the reference's, at temperature 0",
+        compute=outputs.identical_outputs,
+        workloads=GENERATE,
+    ),
+    "failed_share": Metric(
+        unit="1",
+        direction="lower",
+        description="share of requests that failed; they are in no other figure",
+        compute=throughput.failed_share,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    unit: str
+    direction: Direction
+    description: str
+
+
+COMPARISONS: Mapping[str, Comparison] = {
+    "speedup": Comparison(
+        unit="x",
+        direction="higher",
+        description="the headline figure over the reference's: decode_rate in generate, "
+        "aggregate_throughput at the same c in concurrency",
+    ),
+    "scaling": Comparison(
+        unit="x",
+        direction="higher",
+        description="aggregate_throughput(c) / aggregate_throughput(1) of one variant",
+    ),
+    "efficiency": Comparison(
+        unit="1", direction="higher", description="scaling / c: 1 is perfect scaling"
+    ),
+}
+
+POSITION_METRICS: Mapping[str, Comparison] = {
+    "acceptance_at_position": Comparison(
+        unit="1",
+        direction="higher",
+        description="share of rounds that accepted the draft's first, second, ... token; rows are "
+        "named acceptance_at_position_1, _2, ...",
+    ),
+    "conditional_acceptance_at_position": Comparison(
+        unit="1",
+        direction="higher",
+        description="the same among the rounds that accepted the position before",
+    ),
+}
+
+HEADLINE: Mapping[str, str] = {"generate": "decode_rate", "concurrency": "aggregate_throughput"}

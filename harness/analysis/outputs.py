@@ -1,0 +1,162 @@
+"""What the engines wrote: lengths, repetition, and whether speculation changed a single token.
+
+Texts are compared by their hashes; the first difference is looked for in the recorded events.
+Whether a difference is a near-tie of the target or a fault of the engine cannot be told from here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from harness import measures
+from harness.analysis.measured import Measured, not_measured
+from harness.cell_view import CellView, OutputEvents
+from harness.records import Request
+
+
+def output_tokens(statistic: Callable[[Sequence[int]], float]) -> Callable[[CellView], Measured]:
+    """Shortest, median or longest output of the successful requests."""
+
+    def figure(view: CellView) -> Measured:
+        lengths = [item.output_tokens for item in view.ok if item.output_tokens is not None]
+        if not lengths:
+            return not_measured("the engine reports no token count")
+        return Measured(value=float(statistic(lengths)), n=len(lengths))
+
+    return figure
+
+
+output_tokens_min = output_tokens(min)
+output_tokens_median = output_tokens(median)
+output_tokens_max = output_tokens(max)
+
+
+def loops(view: CellView) -> Measured:
+    """Share of outputs that repeat themselves."""
+    known = [
+        looping
+        for request in view.ok
+        if (looping := measures.loops(request.distinct_4gram_share)) is not None
+    ]
+    if not known:
+        return not_measured("no output of four tokens or more")
+    return Measured(value=sum(known) / len(known), n=len(known))
+
+
+def ended_by_itself(view: CellView) -> Measured:
+    """Share of outputs that the model ended, rather than the token limit."""
+    reasons = [item.finish_reason for item in view.ok if item.finish_reason is not None]
+    if not reasons:
+        return not_measured("the engine gives no finish reason")
+    return Measured(value=reasons.count("stop") / len(reasons), n=len(reasons))
+
+
+# --- losslessness ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstDifference:
+    """Where an output leaves the reference's: the place of a token, or of a character."""
+
+    prompt_id: str
+    index: int
+    unit: str  # token, character
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losslessness:
+    """Identical outputs, `num_identical` of `num_compared`; `against` names the other side."""
+
+    variant: str
+    against: str
+    num_identical: int
+    num_compared: int
+    first_difference: FirstDifference | None
+    reason: str | None = None  # why nothing was compared
+
+
+def losslessness(view: CellView) -> Losslessness:
+    """A variant's outputs against its reference's; a reference's later ones against its first."""
+    reference = view.reference or view
+    against = "itself" if reference is view else reference.cell.variant
+    if view.cell.sampling.temperature > 0:
+        return _not_compared(view, against, "sampled at temperature > 0")
+    first = _first_outputs(reference.ok)
+    pairs = [
+        (request, first[request.prompt_id])
+        for request in view.ok
+        if request.prompt_id in first and request != first[request.prompt_id]
+    ]
+    if not pairs:
+        return _not_compared(view, against, "no output to compare with")
+    differing = [(own, other) for own, other in pairs if own.text_sha256 != other.text_sha256]
+    events = {**reference.events, **view.events}
+    return Losslessness(
+        variant=view.cell.variant,
+        against=against,
+        num_identical=len(pairs) - len(differing),
+        num_compared=len(pairs),
+        first_difference=_earliest(differing, events),
+    )
+
+
+def identical_outputs(view: CellView) -> Measured:
+    """Share of outputs that are identical to the reference's, at temperature 0."""
+    result = losslessness(view)
+    if result.reason is not None:
+        return not_measured(result.reason)
+    return Measured(value=result.num_identical / result.num_compared, n=result.num_compared)
+
+
+def _not_compared(view: CellView, against: str, reason: str) -> Losslessness:
+    return Losslessness(
+        variant=view.cell.variant,
+        against=against,
+        num_identical=0,
+        num_compared=0,
+        first_difference=None,
+        reason=reason,
+    )
+
+
+def _first_outputs(requests: Sequence[Request]) -> Mapping[str, Request]:
+    first: dict[str, Request] = {}
+    for request in requests:
+        first.setdefault(request.prompt_id, request)
+    return first
+
+
+def _earliest(
+    differing: Sequence[tuple[Request, Request]], events: Mapping[str, OutputEvents]
+) -> FirstDifference | None:
+    found = [
+        difference
+        for own, other in differing
+        if (
+            difference := _first_difference(
+                own.prompt_id,
+                events.get(str(own.where.request_id)),
+                events.get(str(other.where.request_id)),
+            )
+        )
+    ]
+    return min(found, key=lambda difference: (difference.unit, difference.index), default=None)
+
+
+def _first_difference(
+    prompt_id: str, own: OutputEvents | None, other: OutputEvents | None
+) -> FirstDifference | None:
+    if own is None or other is None:
+        return None
+    if own.token_ids is not None and other.token_ids is not None:
+        index = _first_unequal(own.token_ids, other.token_ids)
+        return FirstDifference(prompt_id=prompt_id, index=index, unit="token")
+    index = _first_unequal(own.text or "", other.text or "")
+    return FirstDifference(prompt_id=prompt_id, index=index, unit="character")
+
+
+def _first_unequal(own: Sequence[object], other: Sequence[object]) -> int:
+    for index, (left, right) in enumerate(zip(own, other, strict=False)):
+        if left != right:
+            return index
+    return min(len(own), len(other))

@@ -1,0 +1,192 @@
+"""Medians, percentiles, intervals: the arithmetic of `docs/terms.md`, on plain numbers.
+
+Prompts are a fixed set and boots are the sample, so an interval speaks of "another boot of these
+engines", not of "other prompts". Everything here refuses to know what a figure means; None stands
+for "these numbers cannot tell".
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats as distributions
+
+CONFIDENCE = 0.95
+BOOTSTRAP_SEED = 20261129  # fixed: a report built twice from the same files is the same report
+BOOTSTRAP_DRAWS = 4000
+
+Groups: TypeAlias = Sequence[Sequence[float]]
+"""One inner sequence per prompt (or one for all waves): the values of its repetitions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    low: float
+    high: float
+    method: str
+
+    def excludes(self, value: float) -> bool:
+        return value < self.low or value > self.high
+
+
+def mean_of_medians(groups: Groups) -> float | None:
+    """The study's figure: each prompt's median over its repetitions, then the mean over prompts.
+
+    A prompt without a value leaves no figure: the mean over the other prompts would be another
+    quantity.
+    """
+    if not groups or any(not group for group in groups):
+        return None
+    return fmean(median(group) for group in groups)
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Linear interpolation; None below `1 / (1 - share)` values, where it would repeat the largest.
+
+    So p90 wants 10 values and p99 wants 100; a median is defined for one.
+    """
+    if not values or len(values) < smallest_sample(share):
+        return None
+    return float(np.quantile(np.asarray(values), share))
+
+
+def smallest_sample(share: float) -> int:
+    """How many values a percentile needs."""
+    return 1 if share <= 0.5 else round(1 / (1 - share))
+
+
+def log_spread(samples: Groups) -> tuple[float, int] | None:
+    """Pooled standard deviation of logarithms within samples, and its degrees of freedom."""
+    centred = [
+        math.log(value) - fmean(math.log(other) for other in sample)
+        for sample in samples
+        for value in sample
+    ]
+    freedom = len(centred) - sum(1 for sample in samples if sample)
+    if freedom < 1:
+        return None
+    return math.sqrt(math.fsum(value**2 for value in centred) / freedom), freedom
+
+
+def t_quantile(freedom: int) -> float:
+    return float(distributions.t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+def ratio_interval(figures: Sequence[float], reference: Sequence[float]) -> Interval | None:
+    """Two-sample t interval of a ratio, on the logarithms of per-boot figures (2B - 2 degrees).
+
+    None with fewer than two boots on a side. Boots are paired by nothing but the hour: a paired
+    interval would need six pairs to be narrower than this one.
+    """
+    if len(figures) < 2 or len(reference) < 2:
+        return None
+    spread = log_spread((figures, reference))
+    assert spread is not None
+    deviation, freedom = spread
+    centre = fmean(map(math.log, figures)) - fmean(map(math.log, reference))
+    reach = t_quantile(freedom) * deviation * math.sqrt(1 / len(figures) + 1 / len(reference))
+    return Interval(
+        low=math.exp(centre - reach), high=math.exp(centre + reach), method="t over boots"
+    )
+
+
+def figure_interval(figures: Sequence[float], peers: Groups) -> Interval | None:
+    """t interval of one figure over its boots, the spread pooled over `peers`, a table's variants.
+
+    `peers` holds `figures` too. Two boots alone would leave one degree of freedom, an interval of
+    thirteen standard errors; what the variants of a table share is the machine, and it is the
+    machine that spreads them.
+    """
+    spread = log_spread(peers)
+    if len(figures) < 2 or spread is None:
+        return None
+    deviation, freedom = spread
+    centre = fmean(map(math.log, figures))
+    reach = t_quantile(freedom) * deviation / math.sqrt(len(figures))
+    return Interval(
+        low=math.exp(centre - reach), high=math.exp(centre + reach), method="t over boots"
+    )
+
+
+def smallest_visible_effect(deviation: float, freedom: int, boots: int) -> float:
+    """The difference that this many boots a side can just tell from none, at this spread."""
+    return math.exp(t_quantile(freedom) * deviation * math.sqrt(2 / boots)) - 1
+
+
+def bootstrap_interval(groups: Groups, reference: Groups | None = None) -> Interval | None:
+    """Percentile bootstrap over repetitions, of a figure or of its ratio to a reference's.
+
+    It knows nothing of what changes from boot to boot, so it carries its title and never decides a
+    verdict. None when no group has two values: nothing would vary.
+    """
+    sides = [groups] if reference is None else [groups, reference]
+    if any(not side or any(not group for group in side) for side in sides):
+        return None
+    if all(len(group) < 2 for side in sides for group in side):
+        return None
+    generator = np.random.default_rng(BOOTSTRAP_SEED)
+    draws = [_resampled_figures(side, generator) for side in sides]
+    figures = draws[0] if reference is None else draws[0] / draws[1]
+    low, high = np.quantile(figures, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(low=float(low), high=float(high), method="bootstrap within one boot")
+
+
+def _resampled_figures(groups: Groups, generator: np.random.Generator) -> NDArray[np.float64]:
+    medians = []
+    for group in groups:
+        drawn = generator.choice(np.asarray(group), size=(BOOTSTRAP_DRAWS, len(group)))
+        medians.append(np.median(drawn, axis=1))
+    return np.asarray(np.mean(medians, axis=0), dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One concurrency of a comparison A over B. `usable` False: unbalanced mix, invalid, or no
+    figure.
+    """
+
+    concurrency: int
+    ratio: Interval | None
+    usable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossover:
+    """A bracket: A clearly ahead at `last_ahead`, B clearly ahead from `first_behind` on; None:
+    never.
+    """
+
+    last_ahead: int | None
+    first_behind: int | None
+
+    @property
+    def found(self) -> bool:
+        return self.last_ahead is not None and self.first_behind is not None
+
+
+def crossover(levels: Sequence[Level]) -> Crossover:
+    """Where B overtakes A. A level that is not usable can end the bracket on neither side.
+
+    "Clearly" is an interval over boots that lies wholly on one side of 1; B must stay ahead at
+    every usable level above, else the curves only touched.
+    """
+    usable = [
+        (level.concurrency, level.ratio)
+        for level in sorted(levels, key=lambda level: level.concurrency)
+        if level.usable and level.ratio is not None and level.ratio.method == "t over boots"
+    ]
+    first_behind = None
+    for concurrency, ratio in reversed(usable):
+        if ratio.high >= 1:
+            break
+        first_behind = concurrency
+    ahead = [
+        concurrency
+        for concurrency, ratio in usable
+        if ratio.low > 1 and (first_behind is None or concurrency < first_behind)
+    ]
+    return Crossover(last_ahead=max(ahead, default=None), first_behind=first_behind)

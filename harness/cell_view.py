@@ -1,0 +1,154 @@
+"""The recorded facts of one cell, gathered: what checks judge and metrics are computed from.
+
+A view holds records and selects among them. It computes no figure, judges nothing and does not know
+where the records came from: a results folder, a run that is still going on, or a test.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from harness.measures import CountersDelta, NotMeasured, counters_delta, pooled
+from harness.records import Boot, Cell, RepetitionEnd, Request, Session, Snapshot, Where
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEntry:
+    """What the engine's counters gained over one scope; `reason` says why they cannot tell."""
+
+    where: Where | None  # None: summed over scopes
+    delta: CountersDelta | None
+    reason: str | None
+    quiet: bool  # the engine itself said, before and after, that nothing was running
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputEvents:
+    """One request's output as it arrived: nanoseconds after `t0`, and tokens where the engine
+    tells.
+    """
+
+    offsets_ns: tuple[int, ...]
+    tokens: tuple[int | None, ...]
+    text: str | None
+    token_ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellView:
+    """One cell over its boots. `kind` is set in a view that is narrowed to one kind of prompt."""
+
+    cell: Cell
+    prompt_kinds: Mapping[str, str]  # every prompt of the cell's set, its kind
+    requests: tuple[Request, ...] = ()  # measured ones, the failed among them
+    warmups: tuple[Request, ...] = ()  # of the same boots
+    snapshots: tuple[Snapshot, ...] = ()
+    boots: tuple[Boot, ...] = ()
+    ends: tuple[RepetitionEnd, ...] = ()
+    sessions: tuple[Session, ...] = ()
+    events: Mapping[str, OutputEvents] = field(default_factory=dict)  # by request id
+    unfinished: tuple[str, ...] = ()  # per block of the plan that did not finish it, why
+    reference: "CellView | None" = None
+    kind: str | None = None
+
+    @cached_property
+    def ok(self) -> tuple[Request, ...]:
+        return tuple(request for request in self.requests if request.status == "ok")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """In the order of the prompt set."""
+        return tuple(dict.fromkeys(self.prompt_kinds.values()))
+
+    @property
+    def prompt_ids(self) -> tuple[str, ...]:
+        """Of the narrowed kind, when there is one."""
+        return tuple(
+            prompt_id for prompt_id, kind in self.prompt_kinds.items() if self.kind in (None, kind)
+        )
+
+    @property
+    def boot_ids(self) -> tuple[str, ...]:
+        return tuple(str(boot.where.boot_id) for boot in self.boots)
+
+    @property
+    def counters_are_shared(self) -> bool:
+        """Requests of several kinds ran between two readings: a kind has no counters of its own."""
+        return self.cell.workload == "concurrency"
+
+    @cached_property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """One entry per scope that has a reading before and one after, in recorded order."""
+        if self.kind is not None and self.counters_are_shared:
+            return ()
+        pairs: dict[Where, dict[str, Snapshot]] = defaultdict(dict)
+        for snapshot in self.snapshots:
+            pairs[snapshot.where][snapshot.moment] = snapshot
+        return tuple(_entry(where, pair) for where, pair in pairs.items())
+
+    @cached_property
+    def total(self) -> LedgerEntry:
+        """The ledger summed; without a delta as soon as one scope has none, for a partial sum would
+        mislead.
+        """
+        return _sum(self.ledger, self.counters_are_shared and self.kind is not None)
+
+    def requests_in(self, where: Where) -> tuple[Request, ...]:
+        """The requests that ran between the two readings of a scope."""
+        if where.request_id is not None:
+            return tuple(item for item in self.requests if item.where == where)
+        return tuple(
+            item for item in self.requests if replace(item.where, request_id=None) == where
+        )
+
+    def of_kind(self, kind: str) -> "CellView":
+        """The reference is narrowed along, so that like is compared with like."""
+        requests = tuple(request for request in self.requests if request.kind == kind)
+        ids = {request.where.request_id for request in requests}
+        return replace(
+            self,
+            kind=kind,
+            reference=self.reference.of_kind(kind) if self.reference else None,
+            requests=requests,
+            snapshots=tuple(item for item in self.snapshots if item.where.request_id in ids),
+        )
+
+    def of_boot(self, boot_id: str) -> "CellView":
+        return replace(
+            self,
+            requests=tuple(item for item in self.requests if item.where.boot_id == boot_id),
+            warmups=tuple(item for item in self.warmups if item.where.boot_id == boot_id),
+            snapshots=tuple(item for item in self.snapshots if item.where.boot_id == boot_id),
+            boots=tuple(item for item in self.boots if item.where.boot_id == boot_id),
+            ends=tuple(item for item in self.ends if item.where.boot_id == boot_id),
+        )
+
+
+def _entry(where: Where, pair: Mapping[str, Snapshot]) -> LedgerEntry:
+    before, after = pair.get("before"), pair.get("after")
+    quiet = all(snapshot.quiet is True for snapshot in pair.values())
+    if before is None or after is None:
+        missing = "before" if before is None else "after"
+        return LedgerEntry(
+            where=where, delta=None, reason=f"no counters were read {missing} it", quiet=quiet
+        )
+    if before.counters is None or after.counters is None:
+        reason = before.error or after.error or "the engine keeps no speculation counters"
+        return LedgerEntry(where=where, delta=None, reason=reason, quiet=quiet)
+    delta = counters_delta(before.counters, after.counters)
+    if isinstance(delta, NotMeasured):
+        return LedgerEntry(where=where, delta=None, reason=delta.message, quiet=quiet)
+    return LedgerEntry(where=where, delta=delta, reason=None, quiet=quiet)
+
+
+def _sum(entries: Sequence[LedgerEntry], shared: bool) -> LedgerEntry:
+    if not entries:
+        reason = "counters are shared" if shared else "no counters were read"
+        return LedgerEntry(where=None, delta=None, reason=reason, quiet=False)
+    quiet = all(entry.quiet for entry in entries)
+    for entry in entries:
+        if entry.delta is None:
+            return LedgerEntry(where=None, delta=None, reason=entry.reason, quiet=quiet)
+    deltas = [entry.delta for entry in entries if entry.delta is not None]
+    return LedgerEntry(where=None, delta=pooled(deltas), reason=None, quiet=quiet)

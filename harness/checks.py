@@ -1,0 +1,588 @@
+"""What makes a cell trustworthy, questionable or void: a pure function per rule of docs/checks.md.
+
+A check sees the recorded facts of one cell (`CellView`) and answers ok, warning or invalid with a
+sentence that says what to do. It measures nothing and reads nothing; the same function may judge
+during a run or in a report. What cannot be decided from the facts is ok: a check accuses only with
+evidence, and a table shows the gap.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeAlias
+
+from harness import measures
+from harness.cell_view import CellView, LedgerEntry
+from harness.records import Counters, Level, Request, Verdict
+
+FAILED_SHARE_LIMIT = 0.05
+LENGTH_TOLERANCE = 0.10
+LOOPS_LIMIT = 0.10
+LOOPS_VOID = 0.50
+SHORT_OUTPUT_TOKENS = (
+    64  # n / (n - 1) is 1.6 % there: the decode rate's first token begins to matter
+)
+VOID_OUTPUT_TOKENS = 16  # 6.7 %
+LATENESS_LIMIT = 0.01
+CLIENT_CPU_WARNING = 0.80
+CLIENT_CPU_VOID = 0.95
+LOOP_LAG_LIMIT_S = 0.05
+SATURATED_FRACTION = 0.97
+SHALLOW_FRACTION = 0.95  # a last round may be cut short by the token limit, no more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A verdict before it has a name and a cell."""
+
+    level: Level
+    message: str = ""
+
+
+OK = Finding(level="ok")
+CheckFunction: TypeAlias = Callable[[CellView], Finding]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """`rule` is the line of docs/checks.md: what is asked, and from where on it is a warning or
+    invalid.
+    """
+
+    rule: str
+    judge: CheckFunction
+
+
+def judge(view: CellView) -> tuple[Verdict, ...]:
+    """Every check's word on a cell, in the table's order; without a request, the first one's."""
+    checks = CHECKS if view.requests else {"available": CHECKS["available"]}
+    return tuple(
+        Verdict(check=name, level=found.level, message=found.message, cell_id=view.cell.cell_id)
+        for name, check in checks.items()
+        for found in (check.judge(view),)
+    )
+
+
+def worst(verdicts: Iterable[Verdict]) -> Level:
+    levels = {verdict.level for verdict in verdicts}
+    if "invalid" in levels:
+        return "invalid"
+    return "warning" if "warning" in levels else "ok"
+
+
+def _warning(message: str) -> Finding:
+    return Finding(level="warning", message=message)
+
+
+def _invalid(message: str) -> Finding:
+    return Finding(level="invalid", message=message)
+
+
+def available(view: CellView) -> Finding:
+    if not view.unfinished:
+        return OK
+    message = (
+        f"{len(view.unfinished)} of its blocks did not finish the cell: {view.unfinished[0]} "
+        "What went wrong is in the server's log; `dflashbench resume RUN` measures the rest."
+    )
+    return _warning(message) if view.requests else _invalid(message)
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def failed_share(view: CellView) -> Finding:
+    num_failed = len(view.requests) - len(view.ok)
+    if not num_failed:
+        return OK
+    kinds = Counter(request.error.kind for request in view.requests if request.error)
+    causes = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+    message = (
+        f"{num_failed} of {len(view.requests)} requests failed ({causes}). Their times are in no "
+        "figure; look in requests.jsonl and the server's log, then measure the cell again."
+    )
+    if num_failed / len(view.requests) > FAILED_SHARE_LIMIT:
+        return _invalid(message)
+    return _warning(message)
+
+
+def lengths_equal(view: CellView) -> Finding:
+    """Outputs as long as the reference's, prompt by prompt: else two different pieces of work are
+    compared.
+    """
+    if view.reference is None:
+        return OK
+    if view.cell.sampling.temperature > 0 and view.cell.length != "forced":
+        return _warning(
+            f"At temperature {view.cell.sampling.temperature:g} with length natural every output "
+            "has its own length, so this is no controlled comparison. Set `length: forced`."
+        )
+    ours, theirs = _median_lengths(view.ok), _median_lengths(view.reference.ok)
+    differing = {
+        prompt: (ours[prompt], theirs[prompt])
+        for prompt in ours.keys() & theirs.keys()
+        if ours[prompt] != theirs[prompt]
+    }
+    if not differing:
+        return OK
+    prompt, (own, other) = max(
+        sorted(differing.items()), key=lambda item: _relative_difference(*item[1])
+    )
+    message = (
+        f"Outputs differ in length from the reference's for {len(differing)} of {len(ours)} "
+        f"prompts, most for {prompt!r}: {own:g} against {other:g} tokens. No controlled "
+        "comparison: look at the first differing token under Losslessness, or set `length: "
+        "forced`."
+    )
+    if _relative_difference(own, other) <= LENGTH_TOLERANCE:
+        return _warning(message)
+    return _invalid(message)
+
+
+def short_outputs(view: CellView) -> Finding:
+    lengths = _median_lengths(view.ok)
+    if not lengths:
+        return OK
+    prompt, shortest = min(lengths.items(), key=lambda item: item[1])
+    if shortest >= SHORT_OUTPUT_TOKENS:
+        return OK
+    message = (
+        f"The outputs of {prompt!r} have {shortest:g} tokens (median). decode_rate counts the "
+        f"first token but not its time, {1 / max(shortest - 1, 1):.1%} too much here. Take "
+        "prompts with longer answers, a higher `max_tokens` or `length: forced`."
+    )
+    return _invalid(message) if shortest < VOID_OUTPUT_TOKENS else _warning(message)
+
+
+def loops(view: CellView) -> Finding:
+    known = [
+        request.distinct_4gram_share
+        for request in view.ok
+        if request.distinct_4gram_share is not None
+    ]
+    looping = sum(bool(measures.loops(share)) for share in known)
+    if not known or looping / len(known) <= LOOPS_LIMIT:
+        return OK
+    message = (
+        f"{looping} of {len(known)} outputs repeat themselves (fewer than half of their 4-grams "
+        "are distinct), which is easy to draft and inflates acceptance and speed-up. Take other "
+        "prompts or a lower `max_tokens`."
+    )
+    return _invalid(message) if looping / len(known) > LOOPS_VOID else _warning(message)
+
+
+def prompt_rendered_equal(view: CellView) -> Finding:
+    if view.reference is None:
+        return OK
+    ours, theirs = _prompt_lengths(view.ok), _prompt_lengths(view.reference.ok)
+    for prompt in sorted(ours.keys() & theirs.keys()):
+        if ours[prompt] != theirs[prompt]:
+            return _invalid(
+                f"{prompt!r} was rendered to {_either(ours[prompt])} prompt tokens, to "
+                f"{_either(theirs[prompt])} for the reference. Compare the two engines' chat "
+                "templates and thinking flags."
+            )
+    return OK
+
+
+def cache_state(view: CellView) -> Finding:
+    cached = [request for request in view.ok if request.cached_tokens]
+    if not cached:
+        return OK
+    return _warning(
+        f"{len(cached)} of {len(view.ok)} prompts were partly in the engine's prefix cache, so "
+        "TTFT is not a cold one. Switch prefix caching off, or read TTFT as warm."
+    )
+
+
+def _median_lengths(requests: Iterable[Request]) -> Mapping[str, float]:
+    lengths: dict[str, list[int]] = defaultdict(list)
+    for request in requests:
+        if request.output_tokens is not None:
+            lengths[request.prompt_id].append(request.output_tokens)
+    return {prompt: median(values) for prompt, values in lengths.items()}
+
+
+def _relative_difference(own: float, other: float) -> float:
+    return abs(own - other) / max(other, 1.0)
+
+
+def _prompt_lengths(requests: Iterable[Request]) -> Mapping[str, frozenset[int]]:
+    lengths: dict[str, set[int]] = defaultdict(set)
+    for request in requests:
+        if request.prompt_tokens is not None:
+            lengths[request.prompt_id].add(request.prompt_tokens)
+    return {prompt: frozenset(values) for prompt, values in lengths.items()}
+
+
+def _either(values: Iterable[int]) -> str:
+    return " or ".join(str(value) for value in sorted(values))
+
+
+# --- the load -------------------------------------------------------------------------------------
+
+
+def balanced_mix(view: CellView) -> Finding:
+    """In every boot, every prompt of the set finished equally often."""
+    for boot_id in view.boot_ids:
+        finished = Counter(
+            request.prompt_id for request in view.ok if request.where.boot_id == boot_id
+        )
+        counts = [finished[prompt] for prompt in view.prompt_ids]
+        if len(set(counts)) > 1:
+            return _warning(
+                f"The prompts finished {min(counts)} to {max(counts)} times each, so this level "
+                "serves another mix than the balanced ones and is not part of the comparable "
+                "curve. Set `assignment: balanced`, or a level that the number of prompts "
+                "divides."
+            )
+    return OK
+
+
+def in_flight_is_c(view: CellView) -> Finding:
+    wanted = view.cell.concurrency
+    reached = {end.in_flight_max for end in view.ends}
+    if not reached or reached == {wanted}:
+        return OK
+    message = f"{_either(reached)} requests were in flight where the cell asks for {wanted}."
+    if max(reached) > wanted:
+        return _invalid(
+            f"{message} This is a defect of the harness: please report it with the run."
+        )
+    return _warning(f"{message} Give the level at least {wanted} requests per repetition.")
+
+
+def warmed_up(view: CellView) -> Finding:
+    warm = {request.where.boot_id for request in view.warmups if request.status == "ok"}
+    cold = [boot_id for boot_id in view.boot_ids if boot_id not in warm]
+    if not cold:
+        return OK
+    return _warning(
+        f"No warm-up request succeeded in boot {', '.join(cold)}, so its first requests paid for "
+        "compilation and caches. Name a `warmup` prompt set in the workload."
+    )
+
+
+def client_late(view: CellView) -> Finding:
+    """1 % of what is measured: calibration against TTFT, sending against the wall time."""
+    for request in view.ok:
+        if request.wall_s and request.send_lateness_s > LATENESS_LIMIT * request.wall_s:
+            return _warning(
+                f"Request {request.where.request_id} left {request.send_lateness_s * 1e3:.1f} ms "
+                "after its time, more than 1 % of what it measures. Free the client's cores, or "
+                "lower the concurrency."
+            )
+    added = [s.client_lateness_s for s in view.sessions if s.client_lateness_s is not None]
+    ttfts = [request.ttft_s for request in view.ok if request.ttft_s is not None]
+    if added and ttfts and max(added) > LATENESS_LIMIT * median(ttfts):
+        return _warning(
+            f"This client adds up to {max(added) * 1e3:.2f} ms (p99), more than 1 % of the median "
+            f"TTFT of {median(ttfts) * 1e3:.1f} ms: read TTFT with that in mind. Free the "
+            "client's cores and run `dflashbench doctor`."
+        )
+    return OK
+
+
+def client_busy(view: CellView) -> Finding:
+    shares = [end.cpu_share for end in view.ends if end.cpu_share is not None]
+    if shares and max(shares) > CLIENT_CPU_WARNING:
+        message = (
+            f"The client used {max(shares):.0%} of a core, so it may have measured itself. Free "
+            "its cores, or lower the concurrency."
+        )
+        return _invalid(message) if max(shares) > CLIENT_CPU_VOID else _warning(message)
+    lags = [end.loop_lag_max_s for end in view.ends if end.loop_lag_max_s is not None]
+    if lags and max(lags) > LOOP_LAG_LIMIT_S:
+        return _warning(
+            f"The client's event loop stood still for {max(lags) * 1e3:.0f} ms, and reads that "
+            "came in meanwhile are stamped late. Keep other work off the client's cores."
+        )
+    return OK
+
+
+# --- the engine's counters ------------------------------------------------------------------------
+
+
+def counter_reset(view: CellView) -> Finding:
+    for before, after in _readings(view):
+        if before.process_start_s != after.process_start_s:
+            return _invalid(
+                "The engine process was replaced between two readings of its counters. Look in "
+                "its log for why it died, then measure the cell again."
+            )
+        fell = [name for name in _COUNTED if _fell(getattr(before, name), getattr(after, name))]
+        if fell:
+            return _invalid(
+                f"The engine's counter of {fell[0].replace('_', ' ')} fell between two readings, "
+                "so something reset it. Let nothing else touch the engine, then measure the cell "
+                "again."
+            )
+    return OK
+
+
+def counter_foreign_label(view: CellView) -> Finding:
+    labels = {label for pair in _readings(view) for counters in pair for label in counters.labels}
+    if len(labels) <= 1:
+        return OK
+    return _invalid(
+        f"The counters belong to {len(labels)} models ({', '.join(sorted(labels))}). Measure an "
+        "engine that serves the one model of this cell."
+    )
+
+
+def foreign_traffic(view: CellView) -> Finding:
+    """The engine finished no more requests than we sent; undecided after a failure."""
+    counted = view.total.delta.requests if view.total.delta else None
+    sent = len(view.requests)
+    if counted is None or counted <= sent or len(view.ok) != sent:
+        return OK
+    return _invalid(
+        f"The engine finished {counted} requests while we sent {sent}: somebody else uses it. "
+        "Measure as its sole client."
+    )
+
+
+def speculation_active(view: CellView) -> Finding:
+    total = view.total.delta
+    drafts = total.drafts if total else None
+    if view.cell.drafter is None:
+        if not drafts:
+            return OK
+        return _invalid(
+            f"{view.cell.engine} counted {drafts} drafts although this variant is plain. Start it "
+            "without a drafter, or it is no reference."
+        )
+    if drafts is None:
+        return _warning(
+            f"{view.cell.engine} keeps no drafting counters here, so whether it used "
+            f"{view.cell.drafter} is unknown. Compare its output times with the reference's."
+        )
+    if drafts == 0:
+        return _invalid(
+            f"{view.cell.engine} drafted nothing although the cell asks for {view.cell.drafter}. "
+            "Look in the server's log for why the drafter was not loaded."
+        )
+    return OK
+
+
+def al_within_k_plus_1(view: CellView) -> Finding:
+    total, k = view.total.delta, view.cell.k
+    length = measures.acceptance_length(total) if total else None
+    if length is None or k is None or length <= k + 1:
+        return OK
+    return _invalid(
+        f"Acceptance length {length:.3f} with k = {k}, where {k + 1} is the most a round can "
+        "emit. The engine drafts deeper than the matrix says: set `k` to what it uses."
+    )
+
+
+def drafted_depth(view: CellView) -> Finding:
+    total, k = view.total.delta, view.cell.k
+    if total is None or k is None or not total.drafts or total.draft_tokens is None:
+        return OK
+    depth = total.draft_tokens / total.drafts
+    message = f"The engine drafted {depth:.2f} tokens per round where the matrix says k = {k}."
+    if depth > k:
+        return _invalid(f"{message} Set `k` to what it uses, or start it with that depth.")
+    if depth < SHALLOW_FRACTION * k:
+        return _warning(
+            f"{message} fraction_of_ceiling counts {k} + 1. Look for a confidence threshold or a "
+            "token limit that ends drafts early."
+        )
+    return OK
+
+
+def saturated(view: CellView) -> Finding:
+    total, k = view.total.delta, view.cell.k
+    length = measures.acceptance_length(total) if total else None
+    fraction = measures.fraction_of_ceiling(length, k)
+    if fraction is None or not SATURATED_FRACTION <= fraction <= 1:
+        return OK
+    return _warning(
+        f"The drafter reaches {fraction:.1%} of its ceiling of {k} + 1 tokens a round. No tuning "
+        "remains; only a larger block would help."
+    )
+
+
+def token_identity(view: CellView) -> Finding:
+    """tokens = requests + rounds + plain steps + accepted - trimmed, over every scope with its
+    counters.
+    """
+    for entry in view.ledger:
+        residual = _residual(view, entry)
+        if residual is None or entry.delta is None or entry.where is None:
+            continue
+        # An engine that does not count what it cut off after the end may have accepted k tokens too
+        # many.
+        uncounted = entry.delta.trimmed_tokens is None and view.cell.drafter is not None
+        slack = (view.cell.k or 0) * len(view.requests_in(entry.where)) if uncounted else 0
+        if not -slack <= residual <= 0:
+            return _invalid(
+                f"The engine's counters do not add up: {residual:+d} tokens against requests + "
+                "rounds + plain steps + accepted - trimmed. Do not use its acceptance figures; "
+                "report this to the engine."
+            )
+    return OK
+
+
+def _residual(view: CellView, entry: LedgerEntry) -> int | None:
+    """None unless every request of the scope succeeded and the engine counts its plain steps."""
+    if entry.delta is None or entry.where is None or entry.delta.plain_steps is None:
+        return None
+    requests = view.requests_in(entry.where)
+    lengths = [request.output_tokens for request in requests if request.status == "ok"]
+    tokens = sum(length for length in lengths if length is not None)
+    if not requests or None in lengths or len(lengths) != len(requests):
+        return None
+    return measures.token_identity_residual(entry.delta, tokens, len(requests))
+
+
+_COUNTED = (
+    "drafts",
+    "draft_tokens",
+    "accepted_tokens",
+    "tested_tokens",
+    "trimmed_tokens",
+    "plain_steps",
+    "generation_tokens",
+    "prompt_tokens",
+    "requests",
+)
+
+
+def _readings(view: CellView) -> Sequence[tuple[Counters, Counters]]:
+    """Counters before and after, of every scope that has both."""
+    before = {s.where: s.counters for s in view.snapshots if s.moment == "before"}
+    after = {s.where: s.counters for s in view.snapshots if s.moment == "after"}
+    pairs = [(before[where], after.get(where)) for where in before]
+    return [(first, second) for first, second in pairs if first and second]
+
+
+def _fell(before: int | None, after: int | None) -> bool:
+    return before is not None and after is not None and after < before
+
+
+# --- where the numbers come from ------------------------------------------------------------------
+
+
+def within_one_boot(view: CellView) -> Finding:
+    if len(view.boots) != 1:
+        return OK
+    return _warning(
+        "Measured in one boot: its interval knows nothing of what changes from boot to boot, and "
+        "decides nothing. Set `schedule: {boots: 4}`."
+    )
+
+
+def split_session(view: CellView) -> Finding:
+    sessions = {boot.where.session_id for boot in view.boots}
+    if view.reference is not None:
+        sessions |= {boot.where.session_id for boot in view.reference.boots}
+    if len(sessions) <= 1:
+        return OK
+    return _warning(
+        f"This figure and its reference come from {len(sessions)} starts of the harness, so the "
+        "machine may have changed in between. For a claim, measure both in one session."
+    )
+
+
+CHECKS: Mapping[str, Check] = {
+    "available": Check(
+        rule="Every block that was to measure the cell finished it. Warning when some did not, "
+        "invalid when none did.",
+        judge=available,
+    ),
+    "speculation_active": Check(
+        rule="A variant with a drafter drafted, a plain one did not. Invalid; warning where the "
+        "engine keeps no count.",
+        judge=speculation_active,
+    ),
+    "al_within_k_plus_1": Check(
+        rule="The acceptance length is at most k + 1. Invalid above.",
+        judge=al_within_k_plus_1,
+    ),
+    "drafted_depth": Check(
+        rule="A round drafts k tokens. Invalid above k; warning below 95 % of it.",
+        judge=drafted_depth,
+    ),
+    "saturated": Check(
+        rule="Warning from 97 % of the ceiling k + 1 on: only a larger block would help.",
+        judge=saturated,
+    ),
+    "token_identity": Check(
+        rule="tokens = requests + rounds + plain steps + accepted - trimmed. Invalid otherwise; "
+        "an engine that does not count trimmed tokens may be short by k tokens per request.",
+        judge=token_identity,
+    ),
+    "counter_reset": Check(
+        rule="No counter falls and no process is replaced between two readings. Invalid.",
+        judge=counter_reset,
+    ),
+    "counter_foreign_label": Check(
+        rule="All counters carry one model's label. Invalid otherwise.",
+        judge=counter_foreign_label,
+    ),
+    "foreign_traffic": Check(
+        rule="The engine finished no more requests than we sent. Invalid; undecided after a "
+        "failed request.",
+        judge=foreign_traffic,
+    ),
+    "failed_share": Check(
+        rule="No request failed. Warning up to 5 %, invalid above.",
+        judge=failed_share,
+    ),
+    "lengths_equal": Check(
+        rule="Each prompt's median output length equals the reference's. Warning within 10 %, "
+        "invalid beyond; at temperature > 0 a warning unless length is forced.",
+        judge=lengths_equal,
+    ),
+    "prompt_rendered_equal": Check(
+        rule="Each prompt has as many prompt tokens as for the reference. Invalid otherwise.",
+        judge=prompt_rendered_equal,
+    ),
+    "loops": Check(
+        rule="At most 10 % of the outputs repeat themselves (share of distinct 4-grams below "
+        "0.5). Warning above, invalid above 50 %.",
+        judge=loops,
+    ),
+    "short_outputs": Check(
+        rule="Each prompt's median output has 64 tokens. Warning below, invalid below 16.",
+        judge=short_outputs,
+    ),
+    "cache_state": Check(
+        rule="No prompt came out of the engine's prefix cache. Warning otherwise.",
+        judge=cache_state,
+    ),
+    "balanced_mix": Check(
+        rule="Every prompt of the set finished equally often in a boot. Warning otherwise; such "
+        "a level ends no crossover bracket.",
+        judge=balanced_mix,
+    ),
+    "in_flight_is_c": Check(
+        rule="The most requests in flight were the concurrency asked for. Warning below, "
+        "invalid above.",
+        judge=in_flight_is_c,
+    ),
+    "warmed_up": Check(
+        rule="Every boot answered a warm-up request before the measured ones. Warning otherwise.",
+        judge=warmed_up,
+    ),
+    "client_late": Check(
+        rule="The client's lateness is at most 1 % of what it measures. Warning above.",
+        judge=client_late,
+    ),
+    "client_busy": Check(
+        rule="The client used at most 80 % of a core and its loop never stood still for 50 ms. "
+        "Warning above, invalid above 95 %.",
+        judge=client_busy,
+    ),
+    "within_one_boot": Check(
+        rule="Two boots or more. Warning with one: such an interval decides nothing.",
+        judge=within_one_boot,
+    ),
+    "split_session": Check(
+        rule="The figure and its reference were measured in one session. Warning otherwise.",
+        judge=split_session,
+    ),
+}
