@@ -103,10 +103,22 @@ class Scheduler:
             )
 
     def stop(self) -> None:
-        """End the running job after its round and refuse all others; returns at once."""
+        """Tell every job's client that it will get no answer, and let the worker end.
+
+        Returns at once, although the running job's round, or its long prefill, goes on: what it
+        still delivers comes after the end and is not read.
+        """
         with self._changed:
             self._stopping = True
+            unanswered = (
+                [*self._waiting] if self._running is None else [self._running, *self._waiting]
+            )
+            self._finished["error"] += len(self._waiting)
+            self._waiting.clear()
             self._changed.notify()
+        for job in unanswered:
+            job.deliver(Failed(message=SHUTTING_DOWN, code="shutting_down"))
+            job.cancelled.set()
 
     def join(self, timeout_s: float) -> bool:
         """Whether the worker has ended."""
@@ -116,11 +128,6 @@ class Scheduler:
     def _work(self) -> None:
         while (job := self._next()) is not None:
             self._run_job(job)
-        with self._changed:
-            refused, self._waiting = list(self._waiting), deque()
-            self._finished["error"] += len(refused)
-        for job in refused:
-            job.deliver(Failed(message=SHUTTING_DOWN, code="shutting_down"))
 
     def _next(self) -> Job | None:
         """The oldest waiting job, now running; None when the scheduler stops."""
@@ -132,6 +139,7 @@ class Scheduler:
             return self._running
 
     def _run_job(self, job: Job) -> None:
+        end: Finished | Failed | None
         try:
             end = self._decode(job)
         except Exception as error:  # whatever went wrong with one request, the next one is served
@@ -145,8 +153,8 @@ class Scheduler:
         if not job.cancelled.is_set() and end is not None:
             job.deliver(end)
 
-    def _decode(self, job: Job) -> Finished | Failed | None:
-        """Deliver the pieces as they come; the job's end, None if its client went away."""
+    def _decode(self, job: Job) -> Finished | None:
+        """Deliver the pieces as they come; the job's end, None if nobody waits for it any more."""
         with closing(self._run(job.request, self._clock() - job.queued_at_s)) as pieces:
             for piece in pieces:
                 if isinstance(piece, Finished):
@@ -155,8 +163,6 @@ class Scheduler:
                 if job.cancelled.is_set():
                     return None
                 job.deliver(piece)
-                if self._stopping:
-                    return Failed(message=SHUTTING_DOWN, code="shutting_down")
         raise RuntimeError("the engine ended without saying how")
 
     def _book(self, entry: Ledger) -> None:

@@ -168,18 +168,20 @@ def test_an_internal_failure_ends_its_request_and_the_next_one_is_served(
     assert "ArithmeticError" in capfd.readouterr().err  # the traceback is for the log
 
 
-def test_stopping_ends_the_running_job_and_refuses_the_waiting_and_the_new(
+def test_stopping_tells_all_clients_at_once_even_during_a_long_prefill(
     scheduler: Scheduler, engine: GatedEngine
 ) -> None:
     inbox: queue.Queue[Delivery] = queue.Queue()
     scheduler.submit(request(1), inbox.put)
     scheduler.submit(request(2), inbox.put)
     wait_for(scheduler, lambda status: status.num_running == 1)
-    scheduler.stop()
-    engine.let_go(1)
+    scheduler.stop()  # the engine is held before its first piece
     refusal = Failed(message="the server is shutting down", code="shutting_down")
-    assert [inbox.get(timeout=10) for _ in range(3)] == [piece(0), refusal, refusal]
+    assert [inbox.get(timeout=10) for _ in range(2)] == [refusal, refusal]
+    assert not scheduler.join(timeout_s=0)
+    engine.let_go(1)
     assert scheduler.join(timeout_s=10)
+    assert inbox.empty()
     scheduler.submit(request(3), inbox.put)
     assert inbox.get(timeout=10) == refusal
     assert engine.started == [1]
