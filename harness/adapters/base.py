@@ -1,0 +1,61 @@
+"""The shape of an adapter: pure functions between our records and one engine's words."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.records import Counters, LengthPolicy, Sampling, Variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What a request wants, before an engine's words for it."""
+
+    model: str
+    messages: Sequence[Mapping[str, str]]
+    max_tokens: int
+    sampling: Sampling
+    length: LengthPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputPiece:
+    """What one event of a stream says. Totals are running totals; None: the event does not tell."""
+
+    has_choices: bool = False
+    answer: str = ""
+    reasoning: str = ""
+    calls_tool: bool = False
+    token_ids: tuple[int, ...] | None = None
+    completion_tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    timings: Mapping[str, Any] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """One engine.
+
+    command       (variant, settings, port) -> what follows the program on the command line;
+                  settings are the matrix's held_constant under the variant's own flags
+    request_body  the JSON of a streamed chat completion
+    read_event    the JSON of one event
+    read_counters the metrics page; None if it holds no counter that we know
+    quiet         whether no request is being worked on, from the text at `quiet_path`; None: untold
+    read_facts    (/health as JSON or {}, /v1/models as JSON or {}) -> what stays equal over a boot
+    """
+
+    name: str
+    health_path: str
+    metrics_path: str
+    quiet_path: str
+    chat_path: str
+    command: Callable[[Variant, Mapping[str, Any], int], tuple[str, ...]]
+    request_body: Callable[[Ask], dict[str, Any]]
+    read_event: Callable[[Mapping[str, Any]], OutputPiece]
+    read_counters: Callable[[str], Counters | None]
+    quiet: Callable[[str], bool | None]
+    read_facts: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]

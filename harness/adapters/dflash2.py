@@ -1,0 +1,87 @@
+"""The bundled engine, `python -m engines.dflash2 serve`, met over HTTP like every other.
+
+One event per round; token counts and ids come with every event when asked for; `timings` in the
+final one. It says itself whether it is quiet.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from harness.adapters import openai, prometheus
+from harness.adapters.base import Ask
+from harness.errors import ConfigError
+from harness.records import Variant
+
+# Facts that move while an engine runs, and a path: models are identified by their files.
+_NO_BUILD = ("status", "running", "waiting", "quiet", "drafter_model")
+
+
+def command(variant: Variant, settings: Mapping[str, Any], port: int) -> tuple[str, ...]:
+    """The program, the models, then every setting as `--its-name value`."""
+    return (
+        *variant.engine.command,
+        *("--model", variant.target.path),
+        *_drafter(variant),
+        *("--served-name", variant.target.name),
+        *(word for name, value in settings.items() for word in _option(name, value)),
+        *("--host", "127.0.0.1", "--port", str(port)),
+    )
+
+
+def _drafter(variant: Variant) -> tuple[str, ...]:
+    drafter = variant.drafter
+    if drafter is None:
+        return ("--dflash2", "off")
+    if drafter.method != "dflash2" or drafter.model is None:
+        raise ConfigError(
+            f"variant {variant.name!r}: engine dflash2 drafts with method dflash2 and a model, not "
+            f"with method {drafter.method!r}; write `drafter: {{method: dflash2, model: NAME}}`"
+        )
+    return ("--dflash2", "on", "--dflash2-model", drafter.model.path)
+
+
+def _option(name: str, value: Any) -> tuple[str, ...]:
+    flag = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return (flag,) if value else ()
+    return (flag, str(value))
+
+
+def request_body(ask: Ask) -> dict[str, Any]:
+    body = openai.request_body(ask)
+    body["stream_options"]["continuous_usage_stats"] = True
+    body["return_token_ids"] = True
+    return body
+
+
+def quiet(health: str) -> bool | None:
+    value = _object(health).get("quiet")
+    return value if isinstance(value, bool) else None
+
+
+def read_facts(health: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
+    del models  # /health names the model too
+    return {name: value for name, value in health.items() if name not in _NO_BUILD}
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+DFLASH2 = replace(
+    openai.OPENAI,
+    name="dflash2",
+    quiet_path="/health",
+    command=command,
+    request_body=request_body,
+    read_counters=partial(prometheus.read_counters, prefix="dflash2"),
+    quiet=quiet,
+    read_facts=read_facts,
+)

@@ -1,0 +1,411 @@
+"""Start an engine, wait until it really answers, stop it for certain.
+
+An engine gets a session of its own, so that Ctrl-C in the terminal does not reach it before we do,
+and so that everything it started can be ended with it. Ready means: /health says 200 and a real
+completion of one token came back (servers answer /v1/models while they still load).
+"""
+
+import asyncio
+import atexit
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from asyncio_throttle.throttler import Throttler
+
+from harness import keys
+from harness.adapters import ADAPTERS, Adapter
+from harness.adapters.base import Ask
+from harness.errors import BootError, PortInUse
+from harness.records import Boot, Engine, Model, Sampling, Variant, Where
+from harness.run.clock import utc_now
+
+PROJECT = Path(__file__).parents[2]
+"""Where engines start: `python -m engines.dflash2` is found from here."""
+
+POLLS_PER_S = 5
+GRACE_S = 10.0
+"""How long an engine may take to end after SIGTERM."""
+
+_MARK = "--- dflashbench:"
+_LAST_WORDS = 12  # lines of a log that an error repeats
+_SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
+_PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
+_live_groups: set[int] = set()
+
+
+@atexit.register
+def _kill_what_is_left() -> None:
+    """Only reached with a live group when our own code failed: no engine outlives the harness."""
+    for group in tuple(_live_groups):
+        _signal_group(group, signal.SIGKILL)
+
+
+@dataclass(kw_only=True)
+class RunningEngine:
+    """An engine process (or one that was there before: `process` None) and what is known of it."""
+
+    boot: Boot
+    adapter: Adapter
+    http: httpx.AsyncClient
+    headers: Mapping[str, str]  # for every request; may hold the key, so never written anywhere
+    process: asyncio.subprocess.Process | None
+    boot_timeout_s: float
+    log_folder: Path
+
+    @property
+    def died(self) -> bool:
+        return self.process is not None and self.process.returncode is not None
+
+    def pids(self) -> list[int]:
+        """The process and all it started, as of now."""
+        if self.process is None or self.died:
+            return []
+        return [self.process.pid, *(child.pid for child in _children(self.process.pid))]
+
+    def mark(self, text: str) -> None:
+        """A line into the engine's own log, to find a cell's place there."""
+        if self.process is not None:
+            with open(self.log_folder / "stderr.log", "a", encoding="utf-8") as log:
+                log.write(f"{_MARK} {text}\n")
+
+    def last_words(self) -> str:
+        """The end of its log, for messages."""
+        return last_words(self.log_folder)
+
+
+def last_words(log_folder: Path) -> str:
+    for name in ("stderr.log", "stdout.log"):
+        path = log_folder / name
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        lines = [
+            line for line in text.splitlines() if line.strip() and "--- dflashbench" not in line
+        ]
+        if lines:
+            quoted = "\n".join(f"  | {line}" for line in lines[-_LAST_WORDS:])
+            return f"the last lines of {path}:\n{quoted}"
+    return f"it wrote nothing into {log_folder}"
+
+
+# --- start ----------------------------------------------------------------------------------------
+
+
+async def launch(
+    variant: Variant, settings: Mapping[str, Any], where: Where, log_folder: Path
+) -> RunningEngine:
+    """Start the engine, or find the one that runs; `wait_ready` comes next, `stop` in any case."""
+    adapter = ADAPTERS[variant.engine.adapter]
+    argv: tuple[str, ...] = ()
+    if variant.engine.kind == "attach":
+        url, process = variant.engine.url or "", None
+    else:
+        port = _free_port()
+        url = f"http://127.0.0.1:{port}"
+        argv = adapter.command(_as_seen_from_project(variant), settings, port)
+        process = await _spawn(argv, variant.engine, log_folder)
+    headers = _headers(variant.engine)
+    boot = Boot(
+        where=where,
+        variant=variant.name,
+        argv=argv,
+        environment=_told_environment(variant.engine.environment),
+        pid=process.pid if process else None,
+        url=url,
+        started_at=utc_now(),
+        ready_s=None,
+        version=None,
+        health=None,
+        build=None,
+        log_path=f"servers/{log_folder.name}",
+        wanted=_wanted(variant, settings),
+    )
+    return RunningEngine(
+        boot=boot,
+        adapter=adapter,
+        http=httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=30.0),
+        headers=headers,
+        process=process,
+        boot_timeout_s=variant.engine.boot_timeout_s,
+        log_folder=log_folder,
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _as_seen_from_project(variant: Variant) -> Variant:
+    """The engine starts in the project's folder: paths below it are short, others whole."""
+    drafter = variant.drafter
+    if drafter is not None and drafter.model is not None:
+        drafter = replace(drafter, model=_model_from_project(drafter.model))
+    return replace(variant, target=_model_from_project(variant.target), drafter=drafter)
+
+
+def _model_from_project(model: Model) -> Model:
+    path = Path(model.path)
+    if not path.exists():  # a name that the engine knows
+        return model
+    whole = path.resolve()
+    inside = whole.is_relative_to(PROJECT)
+    return replace(model, path=str(whole.relative_to(PROJECT) if inside else whole))
+
+
+def _runnable(argv: Sequence[str]) -> tuple[str, ...]:
+    """`{python}` is this interpreter; the record keeps the word, as folders are no fact of a
+    run.
+    """
+    return tuple(sys.executable if word == "{python}" else word for word in argv)
+
+
+async def _spawn(
+    argv: Sequence[str], engine: Engine, log_folder: Path
+) -> asyncio.subprocess.Process:
+    with (
+        open(log_folder / "stdout.log", "ab") as stdout,
+        open(log_folder / "stderr.log", "ab") as stderr,
+    ):
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *_runnable(argv),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env={**os.environ, **engine.environment},
+                cwd=PROJECT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BootError(
+                f"engine {engine.name!r}: {argv[0]!r} cannot be started: {error.strerror}; check "
+                "`command` in the engine's file and that it is installed"
+            ) from error
+    _live_groups.add(process.pid)
+    return process
+
+
+def _headers(engine: Engine) -> dict[str, str]:
+    if engine.api_key_env is None:
+        return {}
+    key = os.environ.get(engine.api_key_env)
+    if not key:
+        raise BootError(
+            f"engine {engine.name!r}: api_key_env names {engine.api_key_env}, which is not set; "
+            f"export {engine.api_key_env}=..."
+        )
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _told_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: "(left out)" if _SECRET.search(name) else value for name, value in environment.items()
+    }
+
+
+def _wanted(variant: Variant, settings: Mapping[str, Any]) -> dict[str, Any]:
+    drafter = variant.drafter
+    return {
+        "target": variant.target.path,
+        "drafter": drafter.method if drafter else None,
+        "drafter_model": drafter.model.path if drafter and drafter.model else None,
+        "k": drafter.k if drafter else None,
+        **settings,
+    }
+
+
+# --- ready ----------------------------------------------------------------------------------------
+
+
+async def wait_ready(engine: RunningEngine, model: str) -> None:
+    """Until health and one real token came; raises BootError that shows the log's end."""
+    began_s = time.perf_counter()
+    deadline_s = began_s + engine.boot_timeout_s
+    throttler = Throttler(rate_limit=POLLS_PER_S, period=1.0)
+    reason = "nothing was asked yet"
+    while time.perf_counter() < deadline_s:
+        async with throttler:
+            answer = await _ask_ready(engine, model)
+        if answer is None:
+            await _note_ready(engine, time.perf_counter() - began_s)
+            return
+        reason = answer
+        if engine.died:
+            raise _early_end(engine)
+        if engine.process is None:
+            raise BootError(
+                f"variant {engine.boot.variant!r}: nothing usable at {engine.boot.url} ({reason}); "
+                "start that server first, or correct `url`"
+            )
+    raise BootError(
+        f"the engine of variant {engine.boot.variant!r} was not ready in {engine.boot_timeout_s:g} "
+        f"s ({reason}); raise boot_timeout_s if it only needs longer; {engine.last_words()}"
+    )
+
+
+def _early_end(engine: RunningEngine) -> BootError:
+    words = engine.last_words()
+    if _PORT_TAKEN.search(words):
+        return PortInUse(
+            f"another process took the port of {engine.boot.url} just before the engine of variant "
+            f"{engine.boot.variant!r} could; `dflashbench resume` takes another one; {words}"
+        )
+    return BootError(
+        f"the engine of variant {engine.boot.variant!r} ended with exit code {_code(engine)} "
+        f"before it was ready; {words}"
+    )
+
+
+async def _ask_ready(engine: RunningEngine, model: str) -> str | None:
+    """None when it answers a completion, else what is missing."""
+    try:
+        health = await engine.http.get(engine.adapter.health_path)
+        if health.status_code not in (200, 404):  # 404: an OpenAI server without that page
+            return f"{engine.adapter.health_path} says HTTP {health.status_code}"
+        response = await engine.http.post(
+            engine.adapter.chat_path,
+            json=engine.adapter.request_body(_one_token(model)),
+            timeout=engine.boot_timeout_s,
+        )
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    if 400 <= response.status_code < 500:
+        raise BootError(
+            f"the engine of variant {engine.boot.variant!r} refuses a one-token completion with "
+            f"HTTP {response.status_code}: {response.text[:300]}"
+        )
+    return None if response.status_code == 200 else f"a completion says HTTP {response.status_code}"
+
+
+def _one_token(model: str) -> Ask:
+    return Ask(
+        model=model,
+        messages=({"role": "user", "content": "Hello"},),
+        max_tokens=1,
+        sampling=Sampling(),
+        length="natural",
+    )
+
+
+async def _note_ready(engine: RunningEngine, ready_s: float) -> None:
+    health, models = (
+        await _object(engine, engine.adapter.health_path),
+        await _object(engine, "/v1/models"),
+    )
+    facts = engine.adapter.read_facts(health, models)
+    version = health.get("version")
+    version = version if isinstance(version, str) else None
+    engine.boot = replace(
+        engine.boot,
+        ready_s=ready_s,
+        version=version,
+        health={**health, **facts},
+        build=keys.build_key(version, facts),
+    )
+
+
+async def _object(engine: RunningEngine, path: str) -> dict[str, Any]:
+    """A page's JSON object; empty where the engine has none there."""
+    try:
+        value = (await engine.http.get(path)).json()
+    except (httpx.HTTPError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# --- stop -----------------------------------------------------------------------------------------
+
+
+async def stop(
+    engine: RunningEngine, *, memory_peak_bytes: int | None = None, error: str | None = None
+) -> Boot:
+    """End the engine and everything it started; returns the boot's last record."""
+    await engine.http.aclose()
+    if engine.process is not None:
+        await _stop_group(engine.process)
+    engine.boot = replace(
+        engine.boot,
+        memory_peak_bytes=memory_peak_bytes,
+        stopped_at=utc_now(),
+        exit_code=_code(engine),
+        error=error,
+    )
+    return engine.boot
+
+
+def _code(engine: RunningEngine) -> int | None:
+    return None if engine.process is None else engine.process.returncode
+
+
+async def _stop_group(process: asyncio.subprocess.Process) -> None:
+    """SIGTERM, time to end, SIGKILL; then make sure that nothing is left."""
+    group = process.pid
+    strays = _children(group)  # a child may have left the group; its parent is still known now
+    for signal_number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        _signal_group(group, signal_number)
+        for stray in strays:
+            _signal(stray, signal_number)
+        if await _all_gone(group, strays, patience_s):
+            await process.wait()
+            _live_groups.discard(group)
+            return
+    raise BootError(f"processes of group {group} cannot be ended, not even by SIGKILL; end them")
+
+
+async def _all_gone(group: int, strays: Sequence[psutil.Process], patience_s: float) -> bool:
+    deadline_s = time.perf_counter() + patience_s
+    while _members(group) or any(_lives(stray) for stray in strays):
+        if time.perf_counter() > deadline_s:
+            return False
+        await asyncio.sleep(0.05)
+    return True
+
+
+def _members(group: int) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter() if _group_of(each) == group and _lives(each)]
+
+
+def _group_of(process: psutil.Process) -> int | None:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _signal_group(group: int, signal_number: int) -> None:
+    try:
+        os.killpg(group, signal_number)
+    except ProcessLookupError:
+        return
+
+
+def _signal(process: psutil.Process, signal_number: int) -> None:
+    try:
+        process.send_signal(signal_number)
+    except psutil.NoSuchProcess:
+        return

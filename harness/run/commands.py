@@ -1,0 +1,308 @@
+"""`run`, `resume`, `status` and `doctor`: what the command line calls.
+
+The user's Ctrl-C, SIGTERM and SIGHUP end a run in good order and come out as KeyboardInterrupt.
+"""
+
+import asyncio
+import os
+import platform
+import shutil
+import signal
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import util
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from harness import keys
+from harness.config import load_matrix
+from harness.errors import ConfigError, UsageError
+from harness.plan import make_plan
+from harness.records import (
+    SCHEMA,
+    CellEnd,
+    MachineFacts,
+    Manifest,
+    Matrix,
+    Plan,
+    PromptSet,
+    Session,
+    Where,
+)
+from harness.run import files, machine, runner
+from harness.run.boot import PROJECT
+from harness.run.calibrate import Calibration, calibrate
+from harness.run.clock import utc_now
+from harness.run.progress import Reporter
+from harness.store import RunFolder, new_run_id
+
+UNAVAILABLE = 3
+"""What a run ends with when a variant's engine did not boot, or died."""
+
+
+def run_matrix(path: Path, *, results_dir: Path, progress: Reporter) -> RunFolder:
+    """Measure everything in `path`; the folder is closed and complete as far as engines let it
+    be.
+    """
+    matrix = load_matrix(path)
+    identities = {name: files.identity(m) for name, m in files.models_of(matrix).items()}
+    plan = make_plan(matrix, identities=files.hashes(identities))
+    manifest = _manifest(matrix, path, plan, identities, results_dir)
+    folder = RunFolder.create(results_dir, manifest)
+    _measure(matrix, plan, folder, progress)
+    return folder
+
+
+def resume(run: Path, *, progress: Reporter) -> RunFolder:
+    """Do what `run` left undone: every torn or unavailable (block, cell), in new boots."""
+    folder = RunFolder.open(run)
+    matrix = _same_matrix(folder.manifest)
+    _refuse_other_device(folder)
+    _measure(matrix, folder.manifest.plan, folder, progress)
+    return folder
+
+
+def exit_code(folder: RunFolder) -> int:
+    """0 when every planned cell of every block is finished, else 3."""
+    planned = {(b.block_id, c) for b in folder.manifest.plan.blocks for c in b.cell_ids}
+    return 0 if planned <= folder.finished_cells() else UNAVAILABLE
+
+
+def unavailable(folder: RunFolder) -> tuple[CellEnd, ...]:
+    """The cells that could not be measured and were not measured since, with the reason."""
+    finished = folder.finished_cells()
+    return tuple(
+        end
+        for end in folder.read(CellEnd)
+        if end.outcome == "unavailable" and (end.where.block_id, end.where.cell_id) not in finished
+    )
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def _measure(matrix: Matrix, plan: Plan, folder: RunFolder, progress: Reporter) -> None:
+    async def session() -> None:
+        await runner.recover(folder)
+        lateness_s = (await calibrate([_highest_level(plan)], rates=())).worst_s()
+        begun = _session(matrix, plan, folder, lateness_s)
+        folder.append(begun)
+        await runner.run(matrix, plan, folder, begun, progress)
+
+    try:
+        run_until_stopped(session())
+    finally:
+        folder.close()
+
+
+def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work`; the first signal cancels it, and it may take its time to clean up."""
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        stopping = False
+
+        def stop() -> None:
+            nonlocal stopping
+            if not stopping:  # a second Ctrl-C must not interrupt the clean-up
+                stopping = True
+                task.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, stop)
+        await work
+
+    try:
+        asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _highest_level(plan: Plan) -> int:
+    return max(cell.concurrency for cell in plan.cells)
+
+
+def _session(matrix: Matrix, plan: Plan, folder: RunFolder, lateness_s: float) -> Session:
+    number = len(folder.read(Session)) + 1
+    facts = machine.machine_facts()
+    commit, dirty = machine.commit_of(PROJECT)
+    return Session(
+        where=Where(run_id=folder.manifest.run_id, session_id=f"s{number}"),
+        started_at=utc_now(),
+        commit=commit,
+        dirty=dirty,
+        matrix_yaml=folder.manifest.matrix_yaml,
+        plan_hash=plan.plan_hash,
+        machine=facts,
+        device_key=keys.device_key(facts),
+        client_lateness_s=lateness_s,
+        resumed=number > 1,
+    )
+
+
+def _manifest(
+    matrix: Matrix,
+    path: Path,
+    plan: Plan,
+    identities: dict[str, dict[str, Any]],
+    results_dir: Path,
+) -> Manifest:
+    measured = [workload.prompts for workload in matrix.workloads]
+    warmups = [workload.warmup for workload in matrix.workloads if workload.warmup is not None]
+    return Manifest(
+        schema=SCHEMA,
+        run_id=new_run_id(results_dir, matrix.name, datetime.now(UTC)),
+        created_at=utc_now(),
+        tool=f"dflashbench {_version()}",
+        matrix_yaml=path.read_text(encoding="utf-8"),
+        matrix_path=_from_project(path),
+        name=matrix.name,
+        purpose=matrix.purpose,
+        prompt_sets={prompts.name: prompts.sha256 for prompts in measured},
+        prompt_kinds={prompts.name: _kinds(prompts) for prompts in [*measured, *warmups]},
+        models=identities,
+        held_constant=matrix.held_constant,
+        plan=plan,
+        warmup_sets={prompts.name: prompts.sha256 for prompts in warmups},
+    )
+
+
+def _kinds(prompts: PromptSet) -> dict[str, str]:
+    return {prompt.prompt_id: prompt.kind for prompt in prompts.prompts}
+
+
+def _version() -> str:
+    return machine.installed("dflashbench") or "(from the checkout, not installed)"
+
+
+def _from_project(path: Path) -> str:
+    whole = path.resolve()
+    return str(whole.relative_to(PROJECT) if whole.is_relative_to(PROJECT) else whole)
+
+
+def _same_matrix(manifest: Manifest) -> Matrix:
+    """The matrix of a stored run, when it still says what it said."""
+    path = PROJECT / manifest.matrix_path  # an absolute path stays as it is
+    if not path.exists():
+        raise ConfigError(f"{path}, from which {manifest.run_id} was made, is gone; put it back")
+    matrix = load_matrix(path)
+    identities = {name: files.identity(m) for name, m in files.models_of(matrix).items()}
+    plan = make_plan(matrix, identities=files.hashes(identities))
+    if plan.plan_hash != manifest.plan.plan_hash:
+        raise ConfigError(
+            f"{path}, its prompts or its models changed since {manifest.run_id} began, so the rest "
+            "would measure something else; restore them (manifest.json holds the matrix), or start "
+            "a new run"
+        )
+    return matrix
+
+
+def _refuse_other_device(folder: RunFolder) -> None:
+    here = keys.device_key(machine.machine_facts())
+    there = [session.device_key for session in folder.read(Session)]
+    if there and there[0] != here:
+        raise UsageError(
+            f"{folder.manifest.run_id} was begun on another kind of machine (device {there[0]}, "
+            f"here {here}); resume it there, or start a new run here"
+        )
+
+
+# --- status ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """Where a run is. `interrupted`: it says running, but its process is gone."""
+
+    run_id: str
+    state: Literal["not started", "running", "finished", "stopped", "failed", "interrupted"]
+    at: str | None
+    share_done: float | None  # of the session's work
+    left_s: float | None
+    doing: str | None  # cell and repetition
+    cells_finished: int
+    cells_planned: int
+    unavailable: tuple[str, ...]  # cell: reason
+
+
+def status(run: Path) -> Status:
+    folder = RunFolder.open(run)
+    found = folder.read_status() or {"state": "not started"}
+    state = found["state"]
+    if state == "running" and not psutil.pid_exists(found["pid"]):
+        state = "interrupted"
+    return Status(
+        run_id=folder.manifest.run_id,
+        state=state,
+        at=found.get("at"),
+        share_done=found.get("share_done"),
+        left_s=found.get("left_s") if state == "running" else None,
+        doing=_doing(found) if state == "running" else None,
+        cells_finished=len(folder.finished_cells()),
+        cells_planned=sum(len(block.cell_ids) for block in folder.manifest.plan.blocks),
+        unavailable=tuple(f"{end.where.cell_id}: {end.message}" for end in unavailable(folder)),
+    )
+
+
+def _doing(found: dict[str, Any]) -> str | None:
+    if found.get("cell_id") is None:
+        return None
+    return f"block {found['block_id']}, {found['cell_id']}, repetition {found['repetition']}"
+
+
+# --- doctor ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorReport:
+    """What this machine is, how late the client is on it, and what is missing (with what to do)."""
+
+    machine: MachineFacts
+    calibration: Calibration
+    missing: tuple[str, ...]
+
+    def lines(self) -> tuple[str, ...]:
+        facts, found = self.machine, self.calibration
+        memory = f"{facts.memory_bytes / 2**30:.1f} GiB" if facts.memory_bytes else "unknown memory"
+        clean = found.clean_events_per_s
+        return (
+            f"{facts.cpu}, {facts.num_cpus} CPUs, {memory}, {facts.system}, Python {facts.python}",
+            *(f"accelerator: {name}" for name in facts.accelerators),
+            *(
+                f"client at c = {level.concurrency}: adds {level.added_ttft_p50_s * 1e3:.2f} ms to "
+                f"the time to first token (p99 {level.added_ttft_p99_s * 1e3:.2f} ms, "
+                f"{level.num_requests} requests)"
+                for level in found.lateness
+            ),
+            f"events per second without delay: {clean or 'fewer than were tried'}",
+            *(f"missing: {what}" for what in self.missing),
+        )
+
+
+def doctor() -> DoctorReport:
+    found: list[Calibration] = []
+
+    async def measure() -> None:
+        found.append(await calibrate())
+
+    run_until_stopped(measure())
+    return DoctorReport(
+        machine=machine.machine_facts(), calibration=found[0], missing=tuple(_missing())
+    )
+
+
+def _missing() -> Iterable[str]:
+    if tuple(map(int, platform.python_version_tuple()[:2])) < (3, 11):
+        yield "Python 3.11 or newer; on Debian and Ubuntu: apt install python3 python3-venv"
+    if util.find_spec("torch") is None:
+        yield "PyTorch, which the bundled engine needs: pip install 'dflashbench[engine]'"
+    for program, package in (("gcc", "gcc"), ("make", "make"), ("git", "git")):
+        if shutil.which(program) is None:
+            yield f"{program}: apt install {package}"
+    if not os.access(Path.cwd(), os.W_OK):
+        yield f"the right to write into {Path.cwd()}, where results/ would lie"

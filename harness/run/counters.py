@@ -1,0 +1,89 @@
+"""Read an engine's counters when it is quiet, and say how it became so.
+
+The adapter knows what quiet means. An engine that cannot tell is waited for until two scrapes a
+second apart are equal, and the snapshot says `quiet` None. Polling is throttled: it is never part
+of a timed window, but it must not keep a CPU engine busy either.
+"""
+
+import asyncio
+import time
+from typing import Literal
+
+import httpx
+from asyncio_throttle.throttler import Throttler
+
+from harness.adapters import Adapter
+from harness.records import Counters, Snapshot, Where
+
+POLLS_PER_S = 20
+EQUAL_SCRAPES_APART_S = 1.0
+
+
+class CounterReader:
+    """Snapshots of one engine; keeps the last whole page."""
+
+    def __init__(self, http: httpx.AsyncClient, adapter: Adapter, *, patience_s: float = 30.0):
+        self._http = http
+        self._adapter = adapter
+        self._patience_s = patience_s
+        self._throttler = Throttler(rate_limit=POLLS_PER_S, period=1.0)
+        self.last_page: str | None = None
+
+    async def snapshot(
+        self,
+        where: Where,
+        scope: Literal["request", "repetition"],
+        moment: Literal["before", "after"],
+    ) -> Snapshot:
+        began_s = time.perf_counter()
+        quiet, counters, error = None, None, None
+        try:
+            quiet = await self._settled()
+            counters = await self._scrape()
+        except httpx.HTTPError as failure:
+            error = f"{self._adapter.metrics_path} cannot be read: {_told(failure)}"
+        return Snapshot(
+            where=where,
+            scope=scope,
+            moment=moment,
+            at_ns=time.perf_counter_ns(),
+            quiet=quiet,
+            settle_s=time.perf_counter() - began_s,
+            counters=counters,
+            error=error,
+        )
+
+    async def _settled(self) -> bool | None:
+        """True when quiet, False when patience ran out, None when the engine cannot tell."""
+        deadline_s = time.perf_counter() + self._patience_s
+        while True:
+            async with self._throttler:
+                quiet = self._adapter.quiet(await self._get(self._adapter.quiet_path))
+            if quiet is None:
+                await self._equal_scrapes(deadline_s)
+            if quiet is not False or time.perf_counter() > deadline_s:
+                return quiet
+
+    async def _equal_scrapes(self, deadline_s: float) -> None:
+        before = await self._scrape()
+        while before is not None and time.perf_counter() < deadline_s:
+            await asyncio.sleep(EQUAL_SCRAPES_APART_S)
+            now = await self._scrape()
+            if now == before:
+                return
+            before = now
+
+    async def _scrape(self) -> Counters | None:
+        self.last_page = await self._get(self._adapter.metrics_path)
+        return self._adapter.read_counters(self.last_page)
+
+    async def _get(self, path: str) -> str:
+        response = await self._http.get(path)
+        response.raise_for_status()
+        return response.text
+
+
+def _told(failure: httpx.HTTPError) -> str:
+    if isinstance(failure, httpx.HTTPStatusError):
+        return f"HTTP {failure.response.status_code}"
+    return str(failure) or type(failure).__name__

@@ -1,0 +1,70 @@
+"""A project of its own in a temporary folder: two variants on the scripted engine, two prompts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+PROMPTS = {
+    "two": [("p1", "prose", "Tell me of the sea."), ("p2", "code", "Write a loop in C, please.")],
+    "two_warmup": [("w1", "prose", "Say something else.")],
+}
+
+MATRIX = """
+name: tiny
+engines:
+  scripted:
+    adapter: dflash2
+    command: ["{{python}}", "-m", "harness.scripted_server"{arguments}]
+    boot_timeout_s: 60
+  broken:
+    adapter: dflash2
+    command: ["{{python}}", "-m", "harness.scripted_server", "--refuse-to-boot"]
+variants:
+  - {{name: plain, engine: {plain_engine}, target: model}}
+  - {{name: DFlash2, engine: scripted, target: model, drafter: {{method: dflash2, model: drafter, k: 7}}}}
+held_constant: {{kv_len: 2048}}
+workloads:
+  - {{kind: generate, prompts: two, warmup: two_warmup, repetitions: 2, max_tokens: 32}}
+  - {{kind: concurrency, load: wave, prompts: two, levels: [1, 2], repetitions: 2, max_tokens: 16}}
+  - {{kind: concurrency, load: closed, prompts: two, levels: [2], repetitions: 1, num_requests: 4, max_tokens: 16}}
+schedule: {{order: abba, boots: 2}}
+"""
+
+
+class Project:
+    """Writes matrices that the harness can run in seconds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results = path / "results"
+        (path / "pyproject.toml").write_text("")
+        for name in ("model", "drafter"):
+            (path / name).mkdir()
+            (path / name / "config.json").write_text("{}")
+        (path / "prompts").mkdir()
+        for name, rows in PROMPTS.items():
+            lines = [
+                json.dumps(
+                    {
+                        "id": prompt_id,
+                        "kind": kind,
+                        "messages": [{"role": "user", "content": text}],
+                        "source": "made for this test",
+                        "licence": "CC0-1.0",
+                    }
+                )
+                for prompt_id, kind, text in rows
+            ]
+            (path / "prompts" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+    def matrix(self, *, plain_engine: str = "scripted", arguments: tuple[str, ...] = ()) -> Path:
+        extra = "".join(f', "{argument}"' for argument in arguments)
+        path = self.path / "tiny.yaml"
+        path.write_text(MATRIX.format(arguments=extra, plain_engine=plain_engine))
+        return path
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
