@@ -250,9 +250,7 @@ def remarks(matrix: Matrix, plan: Plan) -> tuple[str, ...]:
         if reason != IS_THE_REFERENCE
     ]
     if matrix.schedule.boots == 1:
-        said.append(
-            "one boot per variant: intervals will be within one boot; `boots: 4` gives a claim"
-        )
+        said.append("one boot per variant: intervals are within one boot; `boots: 4` makes a claim")
     if matrix.purpose == "smoke":
         said.append("purpose smoke: the report carries a banner and never becomes a baseline")
     return tuple(said)

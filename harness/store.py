@@ -245,7 +245,7 @@ class RunFolder:
         path = self.events_path(cell_id, boot_id, repetition)
         with _told(path):
             try:
-                table = pq.read_table(path, schema=_EVENTS_SCHEMA)
+                table = pq.read_table(pa.py_buffer(path.read_bytes()), schema=_EVENTS_SCHEMA)
             except pa.ArrowInvalid as error:
                 raise ResultsError(f"{path} is no events file: {error}") from error
         return [
@@ -354,7 +354,7 @@ def _encode(record: object) -> bytes:
 def _decode(data: bytes, kind: type[T], path: Path, line: int | None = None) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         place = f"{path}:{line}" if line is not None else str(path)
         raise ResultsError(
             f"{place}: {error}: {data[:60]!r}; it was changed after it was written, restore it"
@@ -422,15 +422,22 @@ def _write_line(descriptor: int, line: bytes) -> None:
 
 def _set_torn_line_aside(path: Path) -> None:
     """Move what follows the last line end to `<file>.torn`, so that nothing is appended to it."""
-    data = path.read_bytes() if path.exists() else b""
-    whole = data.rfind(b"\n") + 1
-    if whole == len(data):
+    if not path.exists() or _ends_whole(path):
         return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
     with open(path.with_name(path.name + ".torn"), "ab") as torn:
         torn.write(data[whole:] + b"\n")
         torn.flush()
         os.fsync(torn.fileno())
     os.truncate(path, whole)
+
+
+def _ends_whole(path: Path) -> bool:
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        file.seek(max(size - 1, 0))
+        return size == 0 or file.read(1) == b"\n"
 
 
 def _write_whole(path: Path, data: bytes) -> None:
