@@ -1,0 +1,293 @@
+"""Which keys a matrix has, of which type and with which default, one key at a time.
+
+What several keys say together, and what lies on the disk, is for `load` to judge. The descriptions
+are the reference: docs/matrix.md is printed from them.
+"""
+
+import math
+import re
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from harness.config.tree import Plain, nearest
+
+_NUMBER = re.compile(r"[-+]?((0|[1-9][0-9_]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_SECRET_KEY = re.compile(r"(^|_)(api_?key|token|secret|password|authorization)$")
+_SECRET_VALUE = re.compile(r"(sk-|hf_)[A-Za-z0-9_-]{8,}|Bearer\s+\S{8,}")
+_SECRET_ADVICE = (
+    "a matrix cannot hold a secret, it is stored with every run; put it into an environment "
+    "variable and name that in the engine's `api_key_env`"
+)
+
+
+# --- scalars --------------------------------------------------------------------------------------
+
+
+def _number(value: Any) -> Any:
+    """The number that a plain scalar spells; anything else as it is."""
+    if not isinstance(value, Plain) or not _NUMBER.fullmatch(value):
+        return value
+    number = float(value)
+    if not math.isfinite(number):  # 695e0514 is a commit, not infinity
+        return value
+    return number if set(value) & set(".eE") else int(value)
+
+
+def _text(value: Any) -> str:
+    """Text exactly as written: 1.10 stays 1.10."""
+    if not isinstance(value, str):
+        raise PydanticCustomError("wrong", "must be text; quote it if you mean the word")
+    if not value.strip():
+        raise PydanticCustomError("wrong", "must not be empty")
+    if _SECRET_VALUE.search(value):
+        raise PydanticCustomError("secret", f"looks like a secret: {_SECRET_ADVICE}")
+    return str(value)
+
+
+def _whole(value: Any) -> int:
+    number = _number(value)
+    whole = isinstance(number, float) and number.is_integer()
+    if isinstance(number, bool) or not (whole or isinstance(number, int)):
+        raise PydanticCustomError("wrong", "must be a whole number, without quotes")
+    return int(number)
+
+
+def _real(value: Any) -> float:
+    number = _number(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise PydanticCustomError("wrong", "must be a number, without quotes")
+    return float(number)
+
+
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise PydanticCustomError("wrong", "must be true or false")
+    return value
+
+
+def _free(value: Any) -> Any:
+    """What an engine takes as it is: numbers, switches, text, lists and mappings of them."""
+    if isinstance(value, dict):
+        _refuse_secret_keys(value)
+        return {str(key): _free(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_free(item) for item in value]
+    number = _number(value)
+    return _text(value) if isinstance(number, str) else number
+
+
+def _refuse_secret_keys(section: dict[str, Any]) -> None:
+    for key in section:
+        if _SECRET_KEY.search(key.lower().replace("-", "_")):
+            raise PydanticCustomError(
+                "key", f"`{key}` holds a secret: {_SECRET_ADVICE}", {"key": key}
+            )
+
+
+Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
+Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
+Real: TypeAlias = Annotated[float, BeforeValidator(_real)]
+Switch: TypeAlias = Annotated[bool, BeforeValidator(_switch)]
+Free: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_free)]
+
+
+def _command_argument(value: Any) -> str:
+    text = _text(value)
+    if _SECRET_KEY.search(text.split("=")[0].lstrip("-").replace("-", "_").lower()):
+        raise PydanticCustomError("secret", f"hands over a secret: {_SECRET_ADVICE}")
+    return text
+
+
+# --- sections -------------------------------------------------------------------------------------
+
+
+class Entry(BaseModel):
+    """A section of the file. An unknown key is refused, with the nearest known one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_every_key(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise PydanticCustomError("wrong", "must hold keys and values (`key: value`)")
+        _refuse_secret_keys({key: None for key in data if key not in cls.model_fields})
+        for key in data:
+            if key not in cls.model_fields:
+                known = ", ".join(cls.model_fields)
+                raise PydanticCustomError(
+                    "key",
+                    f"unknown key `{key}`{nearest(key, cls.model_fields)}; known here: {known}",
+                    {"key": key},
+                )
+        return data
+
+
+class EngineEntry(Entry):
+    """How one kind of server is started (`process`) or found (`attach`)."""
+
+    adapter: Text = Field(description="how to talk to it: a name from `harness.adapters.ADAPTERS`")
+    kind: Literal["process", "attach"] = Field(
+        default="process", description="`process`: we start and stop it; `attach`: it runs already"
+    )
+    command: list[Annotated[str, BeforeValidator(_command_argument)]] = Field(
+        default=[],
+        description="for `process`: the program and its fixed arguments; `{python}` is the "
+        "interpreter that runs the harness",
+    )
+    url: Text | None = Field(default=None, description="for `attach`: where it listens")
+    environment: dict[str, Text] = Field(
+        default={}, description="variables set for the process; it inherits the rest"
+    )
+    api_key_env: Text | None = Field(
+        default=None, description="the environment variable that holds the API key"
+    )
+    boot_timeout_s: Real = Field(
+        default=300.0, gt=0, description="how long it may take to its first good answer"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_secrets_out_of_the_environment(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("environment"), dict):
+            _refuse_secret_keys(data["environment"])
+        return data
+
+
+class DrafterEntry(Entry):
+    """What proposes tokens."""
+
+    method: Text = Field(description="dflash2, mtp, eagle3, ngram, ...: the word the engine knows")
+    model: Text | None = Field(
+        default=None, description="a name from configs/models, a folder, or a hub name"
+    )
+    k: Whole | None = Field(
+        default=None, ge=1, description="proposals per round; left out, the drafter decides"
+    )
+
+
+class VariantEntry(Entry):
+    """One row of a results table: engine, target, drafter, flags."""
+
+    name: Text = Field(description="as tables show it; at least one ASCII letter or digit")
+    engine: Text = Field(description="a name from `engines`")
+    target: Text = Field(description="a name from configs/models, a folder, or a hub name")
+    drafter: DrafterEntry | None = Field(
+        default=None, description="left out: plain decoding, a reference for speed-ups"
+    )
+    flags: Free = Field(default={}, description="settings of this variant alone")
+    reference: Text | None = Field(
+        default=None,
+        description="the variant that speed-ups are taken over; left out, the plain one with the "
+        "same target on the same engine",
+    )
+
+
+class SamplingEntry(Entry):
+    """How tokens are drawn, for all variants alike."""
+
+    temperature: Real = Field(default=0.0, ge=0, description="0 is greedy")
+    top_p: Real | None = Field(default=None, gt=0, le=1, description="left out: not sent")
+    top_k: Whole | None = Field(default=None, ge=1, description="left out: not sent")
+    seed: Whole | None = Field(default=None, ge=0, description="left out: not sent")
+    thinking: Switch | None = Field(
+        default=None, description="for models that can think aloud; left out: not sent"
+    )
+
+
+class _WorkloadEntry(Entry):
+    prompts: Text = Field(description="a prompt set: prompts/<name>.jsonl")
+    warmup: Text | None = Field(
+        default=None,
+        description="a prompt set with other prompts, sent before the first repetition of each "
+        "boot and never measured",
+    )
+    repetitions: Whole = Field(default=3, ge=1, description="per boot")
+    max_tokens: Whole = Field(ge=1, description="per request")
+    length: Literal["natural", "forced"] = Field(
+        default="natural",
+        description="`natural`: the model ends; `forced`: exactly max_tokens, its end is ignored",
+    )
+
+
+class GenerateEntry(_WorkloadEntry):
+    """One request at a time; a repetition sends every prompt once."""
+
+    kind: Literal["generate"] = Field(description="one request at a time, by kind of prompt")
+
+
+class ConcurrencyEntry(_WorkloadEntry):
+    """c requests in flight, for every c in `levels`."""
+
+    kind: Literal["concurrency"] = Field(description="c requests in flight")
+    levels: list[Annotated[Whole, Field(ge=1)]] = Field(
+        min_length=1, description="the values of c, rising"
+    )
+    load: Literal["wave", "closed"] = Field(
+        default="wave",
+        description="`wave`: a repetition is c requests that start together; `closed`: c are in "
+        "flight until `num_requests` are done",
+    )
+    assignment: Literal["round-robin", "rotate", "balanced"] = Field(
+        default="balanced",
+        description="which prompts a repetition takes. `round-robin`: from the first prompt on, "
+        "every time; `rotate`: goes on where the last repetition stopped; `balanced`: goes on, and "
+        "`repetitions` is raised until every prompt has run equally often (the plan says so)",
+    )
+    num_requests: Whole | None = Field(
+        default=None,
+        ge=1,
+        description="per repetition, for `closed`; left out: max(4c, 4 x prompts), in whole rounds "
+        "of the prompt set",
+    )
+
+
+class ScheduleEntry(Entry):
+    """In which order variants take their turns."""
+
+    order: Literal["abba", "listed"] = Field(
+        default="abba",
+        description="`abba`: every second boot goes backwards, so that drift falls on all alike; "
+        "needs an even number of boots. `listed`: always as written",
+    )
+    boots: Whole = Field(
+        default=2, ge=1, description="engine starts per variant; 4 for a claim, 2 is shown as wide"
+    )
+    cooldown_s: Real = Field(default=0.0, ge=0, description="pause before each boot")
+
+
+class MatrixEntry(Entry):
+    """The whole file."""
+
+    name: Annotated[str, BeforeValidator(_text), Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = (
+        Field(description="part of the run's id: letters, digits, `.`, `_`, `-`")
+    )
+    purpose: Literal["measurement", "smoke"] = Field(
+        default="measurement", description="`smoke`: a banner in the report, never a baseline"
+    )
+    engines: dict[str, EngineEntry] = Field(min_length=1, description="by a name of yours")
+    variants: list[VariantEntry] = Field(min_length=1, description="the rows to compare")
+    workloads: list[Annotated[GenerateEntry | ConcurrencyEntry, Field(discriminator="kind")]] = (
+        Field(min_length=1, description="what is asked of each variant")
+    )
+    sampling: SamplingEntry = Field(
+        default=SamplingEntry(), description="how tokens are drawn, for all variants alike"
+    )
+    held_constant: Free = Field(
+        default={}, description="engine settings that are equal for all variants"
+    )
+    schedule: ScheduleEntry = Field(
+        default=ScheduleEntry(), description="in which order variants take their turns"
+    )
+    device: Free = Field(
+        default={}, description="facts the machine does not tell: `memory_bandwidth_GBps`"
+    )
+    goals: dict[str, Real] = Field(default={}, description="metric: the figure to reach")
+
+
+class ModelEntry(Entry):
+    """configs/models/<name>.yaml"""
+
+    path: Text = Field(description="a folder, from the project's root; or a hub name, owner/model")

@@ -1,0 +1,409 @@
+"""A matrix file to a `records.Matrix`: every mistake of the file, each with its place.
+
+Keys are checked first, by `entries`. Only a file whose keys are right is checked for what they say
+together: names that must exist, differ or fit, and the files they stand for. Nothing is started and
+no model is opened.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from pydantic import ValidationError
+
+from harness import keys, prompts
+from harness.adapters import ADAPTERS
+from harness.config.entries import (
+    ConcurrencyEntry,
+    EngineEntry,
+    Entry,
+    GenerateEntry,
+    MatrixEntry,
+    ModelEntry,
+    VariantEntry,
+)
+from harness.config.tree import (
+    Section,
+    nearest,
+    place_at,
+    project_of,
+    read_yaml,
+    resolve,
+    shown,
+    written_at,
+)
+from harness.errors import ConfigError, Place
+from harness.records import (
+    Drafter,
+    Engine,
+    Matrix,
+    Model,
+    Prompt,
+    PromptSet,
+    Sampling,
+    Schedule,
+    Variant,
+    Workload,
+)
+
+Location: TypeAlias = tuple[str | int, ...]
+
+E = TypeVar("E", bound=Entry)
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mistake:
+    message: str
+    place: Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """A matrix whose keys are right, and where it lies."""
+
+    path: Path
+    project: Path
+    root: Section
+    entry: MatrixEntry
+
+    def mistake(self, message: str, *location: str | int) -> _Mistake:
+        return _Mistake(message=message, place=place_at(self.root, location))
+
+
+def load_matrix(path: Path) -> Matrix:
+    """The matrix in `path`, checked. Mistakes of a kind are told together, in the file's order."""
+    project = project_of(path)
+    root = read_yaml(path, project)
+    file = _File(path=path, project=project, root=root, entry=_check_keys(MatrixEntry, root))
+    _refuse([mistake for check in _CHECKS for mistake in check(file)])
+    return _matrix(file)
+
+
+def _refuse(mistakes: Sequence[_Mistake]) -> None:
+    if not mistakes:
+        return
+    first, *others = sorted(mistakes, key=lambda m: (m.place.path, m.place.line, m.place.column))
+    lines = [first.message, *(f"{other.place}: {other.message}" for other in others)]
+    raise ConfigError("\n".join(lines), place=first.place)
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def _check_keys(kind: type[E], root: Section) -> E:
+    try:
+        return kind.model_validate(root)
+    except ValidationError as error:
+        _refuse([_mistake(dict(details), root) for details in error.errors()])
+        raise
+
+
+def _mistake(details: dict[str, Any], root: Section) -> _Mistake:
+    location: Location = details["loc"]
+    context: dict[str, Any] = details.get("ctx", {})
+    if details["type"] == "key":
+        place = place_at(root, (*location, context["key"]), key=True)
+        return _Mistake(message=details["msg"], place=place)
+    if details["type"] == "missing":
+        message = f"`{location[-1]}` is missing here"
+    elif details["type"] == "union_tag_not_found":
+        message = "`kind` is missing here: generate or concurrency"
+    elif details["type"] == "union_tag_invalid":
+        location = (*location, "kind")
+        message = _not_one_of("kind", context["tag"], ["generate", "concurrency"])
+    elif details["type"] == "literal_error":
+        words = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
+        message = _not_one_of(location[-1], details["input"], words)
+    else:
+        message = f"`{_quote(details, root)}` {_demand(details)}"
+    return _Mistake(message=message, place=place_at(root, location))
+
+
+def _quote(details: dict[str, Any], root: Section) -> str:
+    """`key: value` for a value of one word that may be shown; else the key."""
+    location: Location = details["loc"]
+    name = next(step for step in reversed(location) if isinstance(step, str))
+    written = written_at(root, location)
+    if isinstance(written, bool):
+        written = str(written).lower()
+    hidden = details["type"] == "secret" or isinstance(written, dict | list)
+    return name if hidden else f"{name}: {written}"
+
+
+def _not_one_of(key: str | int, written: Any, words: Sequence[str]) -> str:
+    return f"`{key}: {written}` is not one of {', '.join(words)}{nearest(str(written), words)}"
+
+
+def _demand(details: dict[str, Any]) -> str:
+    """What a value must be, in words that follow it."""
+    kind = details["type"]
+    if kind in _BOUNDS:
+        words, bound = _BOUNDS[kind]
+        return f"must be {words} {details['ctx'][bound]:g}"
+    return _DEMANDS.get(kind, str(details["msg"]))
+
+
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+}
+_DEMANDS = {
+    "too_short": "must not be empty",
+    "list_type": "must be a list (`[a, b]`)",
+    "dict_type": "must hold keys and values (`key: value`)",
+    "string_pattern_mismatch": "must be made of letters, digits, `.`, `_` and `-`",
+}
+
+
+# --- what keys say together -----------------------------------------------------------------------
+
+
+def _variants_named_apart(file: _File) -> Iterator[_Mistake]:
+    seen: dict[str, str] = {}
+    for number, variant in enumerate(file.entry.variants):
+        slug = keys.slug(variant.name)
+        if not slug:
+            message = f"`name: {variant.name}` needs a letter or digit of ASCII, for its cells' ids"
+        elif slug not in seen:
+            seen[slug] = variant.name
+            continue
+        elif seen[slug] == variant.name:
+            message = f"`name: {variant.name}` names two variants; rename one"
+        else:
+            message = (
+                f"`name: {variant.name}` and `{seen[slug]}` would both have cells named "
+                f"{slug}-...; let them differ by a letter or digit"
+            )
+        yield file.mistake(message, "variants", number, "name")
+
+
+def _engines_exist(file: _File) -> Iterator[_Mistake]:
+    for number, variant in enumerate(file.entry.variants):
+        if variant.engine not in file.entry.engines:
+            message = _unknown("engine", variant.engine, file.entry.engines, "`engines:` has")
+            yield file.mistake(message, "variants", number, "engine")
+
+
+def _engines_can_be_used(file: _File) -> Iterator[_Mistake]:
+    for name, engine in file.entry.engines.items():
+        if engine.adapter not in ADAPTERS:
+            message = _unknown("adapter", engine.adapter, ADAPTERS, "there are")
+            yield file.mistake(message, "engines", name, "adapter")
+        needed, other = ("command", "url") if engine.kind == "process" else ("url", "command")
+        if not getattr(engine, needed):
+            message = f"engine `{name}` of kind {engine.kind} needs `{needed}`"
+            yield file.mistake(message, "engines", name)
+        if getattr(engine, other):
+            message = f"`{other}` means nothing for an engine of kind {engine.kind}; remove it"
+            yield file.mistake(message, "engines", name, other)
+
+
+def _references_exist(file: _File) -> Iterator[_Mistake]:
+    names = [variant.name for variant in file.entry.variants]
+    for number, variant in enumerate(file.entry.variants):
+        if variant.reference is None:
+            continue
+        if variant.reference == variant.name:
+            message = f"`reference: {variant.reference}` is the variant itself; leave the key out"
+        elif variant.reference not in names:
+            message = _unknown("reference", variant.reference, names, "variants are")
+        else:
+            continue
+        yield file.mistake(message, "variants", number, "reference")
+
+
+def _models_exist(file: _File) -> Iterator[_Mistake]:
+    for number, variant in enumerate(file.entry.variants):
+        places: list[tuple[str, Location]] = [(variant.target, ("target",))]
+        if variant.drafter and variant.drafter.model is not None:
+            places.append((variant.drafter.model, ("drafter", "model")))
+        for written, location in places:
+            try:
+                _model(written, file)
+            except ConfigError as error:
+                if error.place is None:
+                    yield file.mistake(str(error), "variants", number, *location)
+                else:  # the mistake stands in the model's own file
+                    raise
+
+
+def _prompt_sets_exist(file: _File) -> Iterator[_Mistake]:
+    known = prompts.prompt_set_names(_prompts_dir(file))
+    for number, workload in enumerate(file.entry.workloads):
+        for key in ("prompts", "warmup"):
+            written = getattr(workload, key)
+            if written is not None and written not in known:
+                message = _unknown("prompt set", written, known, f"{shown(_prompts_dir(file))} has")
+                yield file.mistake(message, "workloads", number, key)
+
+
+def _warmups_are_other_prompts(file: _File) -> Iterator[_Mistake]:
+    known = prompts.prompt_set_names(_prompts_dir(file))
+    for number, workload in enumerate(file.entry.workloads):
+        if workload.warmup not in known or workload.prompts not in known:
+            continue
+        measured = {_sent(prompt): prompt for prompt in _prompt_set(workload.prompts, file).prompts}
+        for prompt in _prompt_set(workload.warmup, file).prompts:
+            if _sent(prompt) in measured:
+                message = (
+                    f"`warmup: {workload.warmup}` holds the measured prompt "
+                    f"`{measured[_sent(prompt)].prompt_id}`, which would then run warm; take others"
+                )
+                yield file.mistake(message, "workloads", number, "warmup")
+
+
+def _levels_rise(file: _File) -> Iterator[_Mistake]:
+    for number, workload in enumerate(file.entry.workloads):
+        levels = workload.levels if isinstance(workload, ConcurrencyEntry) else []
+        for index, (before, level) in enumerate(pairwise(levels), start=1):
+            if level <= before:
+                message = f"level {level} stands after {before}; write each once, rising"
+                yield file.mistake(message, "workloads", number, "levels", index)
+
+
+def _counts_belong_to_closed_loads(file: _File) -> Iterator[_Mistake]:
+    for number, workload in enumerate(file.entry.workloads):
+        if not isinstance(workload, ConcurrencyEntry) or workload.num_requests is None:
+            continue
+        where: Location = ("workloads", number, "num_requests")
+        if workload.load == "wave":
+            message = "`num_requests` means nothing for waves, each has c requests; remove it"
+            yield file.mistake(message, *where)
+        elif workload.num_requests < max(workload.levels):
+            message = (
+                f"`num_requests: {workload.num_requests}` cannot keep {max(workload.levels)} in "
+                "flight; write at least four times the highest level"
+            )
+            yield file.mistake(message, *where)
+
+
+def _boots_are_even(file: _File) -> Iterator[_Mistake]:
+    schedule = file.entry.schedule
+    if schedule.order == "abba" and schedule.boots % 2:
+        message = (
+            f"`boots: {schedule.boots}` with `order: abba` leaves the machine's drift on one side; "
+            f"write {schedule.boots + 1}, or `order: listed`"
+        )
+        yield file.mistake(message, "schedule", "boots")
+
+
+_CHECKS: tuple[Callable[[_File], Iterator[_Mistake]], ...] = (
+    _variants_named_apart,
+    _engines_exist,
+    _engines_can_be_used,
+    _references_exist,
+    _models_exist,
+    _prompt_sets_exist,
+    _warmups_are_other_prompts,
+    _levels_rise,
+    _counts_belong_to_closed_loads,
+    _boots_are_even,
+)
+
+
+def _unknown(what: str, written: str, known: Iterable[str], they: str) -> str:
+    names = ", ".join(known) or "none"
+    return f"unknown {what} `{written}`{nearest(written, known)}; {they}: {names}"
+
+
+def _sent(prompt: Prompt) -> tuple[tuple[str, str], ...]:
+    return tuple((message["role"], message["content"]) for message in prompt.messages)
+
+
+# --- what names stand for -------------------------------------------------------------------------
+
+
+def _prompts_dir(file: _File) -> Path:
+    return file.project / "prompts"
+
+
+def _prompt_set(name: str, file: _File) -> PromptSet:
+    return prompts.load_prompt_set(prompts.prompt_set_path(name, _prompts_dir(file)))
+
+
+def _model(written: str, file: _File) -> Model:
+    """A name from configs/models, else a folder, else a hub name as it is."""
+    models_dir = file.project / "configs" / "models"
+    described = models_dir / f"{written}.yaml"
+    if described.is_file():
+        section = read_yaml(described, file.project)
+        path = _check_keys(ModelEntry, section).path
+        return Model(name=written, path=_model_path(path, described, section, file.project))
+    folder = resolve(written, beside=file.path, project=file.project)
+    if folder.is_dir():
+        return Model(name=written, path=shown(folder))
+    if _HUB_NAME.fullmatch(written):
+        return Model(name=written, path=written)
+    known = sorted(path.stem for path in models_dir.glob("*.yaml"))
+    raise ConfigError(_unknown("model", written, known, f"{shown(models_dir)} has"))
+
+
+def _model_path(written: str, beside: Path, section: Section, project: Path) -> str:
+    folder = resolve(written, beside=beside, project=project)
+    if folder.is_dir():
+        return shown(folder)
+    if _HUB_NAME.fullmatch(written):
+        return written
+    raise ConfigError(
+        f"`path: {written}`: there is no folder {shown(folder)}",
+        place=place_at(section, ("path",)),
+    )
+
+
+# --- the matrix -----------------------------------------------------------------------------------
+
+
+def _matrix(file: _File) -> Matrix:
+    entry = file.entry
+    return Matrix(
+        name=entry.name,
+        path=shown(file.path),
+        purpose=entry.purpose,
+        variants=tuple(_variant(variant, file) for variant in entry.variants),
+        workloads=tuple(_workload(workload, file) for workload in entry.workloads),
+        sampling=Sampling(**entry.sampling.model_dump()),
+        schedule=Schedule(**entry.schedule.model_dump()),
+        held_constant=entry.held_constant,
+        device=entry.device,
+        goals=entry.goals,
+    )
+
+
+def _variant(entry: VariantEntry, file: _File) -> Variant:
+    drafter = entry.drafter
+    return Variant(
+        name=entry.name,
+        engine=_engine(entry.engine, file.entry.engines[entry.engine]),
+        target=_model(entry.target, file),
+        drafter=None
+        if drafter is None
+        else Drafter(
+            method=drafter.method,
+            model=None if drafter.model is None else _model(drafter.model, file),
+            k=drafter.k,
+        ),
+        flags=entry.flags,
+        reference=entry.reference,
+    )
+
+
+def _engine(name: str, entry: EngineEntry) -> Engine:
+    values = entry.model_dump()
+    return Engine(name=name, **{**values, "command": tuple(entry.command)})
+
+
+def _workload(entry: GenerateEntry | ConcurrencyEntry, file: _File) -> Workload:
+    values = entry.model_dump(exclude={"prompts", "warmup", "levels"})
+    if isinstance(entry, ConcurrencyEntry):
+        values["levels"] = tuple(entry.levels)
+    return Workload(
+        prompts=_prompt_set(entry.prompts, file),
+        warmup=None if entry.warmup is None else _prompt_set(entry.warmup, file),
+        **values,
+    )
