@@ -1,0 +1,1 @@
+"""From a summary to pages, tables and pictures. Nothing is computed here that is not shown."""

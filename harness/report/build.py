@@ -1,0 +1,26 @@
+"""reports/<run_id>/ from results/<run_id>/: numbers first, the page next, pictures last."""
+
+from pathlib import Path
+
+from harness.analysis.summary import Summary, summarise
+from harness.report import export, page, plots
+from harness.store import RunFolder
+
+
+def build(folder: RunFolder, reports_dir: Path) -> Path:
+    """Writes the report and returns its RESULTS.md. A report that exists is written over."""
+    return write_report(summarise(folder), reports_dir)
+
+
+def write_report(summary: Summary, reports_dir: Path) -> Path:
+    report = reports_dir / summary.manifest.run_id
+    for part in ("tables", "plots"):
+        (report / part).mkdir(parents=True, exist_ok=True)
+    export.write_summary(summary, report / "summary.json")
+    export.write_tables(summary, report / "tables")
+    pictures = plots.pictures(summary)
+    results = report / "RESULTS.md"
+    results.write_text(page.results_page(summary, pictures), encoding="utf-8")
+    for picture in pictures:
+        plots.save(picture, report / "plots")
+    return results

@@ -1,0 +1,563 @@
+"""PLOTS: the pictures of a report, as SVG and PNG.
+
+Each plot says first what it shows and what it cannot (`Picture`), without drawing; drawing comes
+last, so that the page and its numbers are on disk whatever happens to a picture. A variant has one
+colour in all of them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+from harness.analysis.comparisons import Crossing
+from harness.analysis.metrics import HEADLINE
+from harness.analysis.summary import ALL, Section, Summary
+from harness.cell_view import CellView
+from harness.records import Estimate
+from harness.report import format as fmt
+from harness.report.tables import position_depth
+
+# Okabe and Ito's palette, told apart with any kind of colour vision; plain decoding is always grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+PLAIN_COLOUR = "#8A8F98"
+INK = "#24292F"
+MUTED = "#656D76"
+GRID = "#E3E6EA"
+WIDTH_IN = 9.0
+
+_STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10.5,
+    "text.color": INK,
+    "text.parse_math": False,  # a name with two dollar signs is a name
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11.5,
+    "axes.titlelocation": "left",
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": MUTED,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "dflashbench",  # equal data, equal file
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """`name` is the file's; `notes` are sentences for under it; `draw` makes the figure."""
+
+    name: str
+    alt: str
+    notes: tuple[str, ...]
+    draw: Callable[[], Figure]
+
+
+def pictures(summary: Summary) -> tuple[Picture, ...]:
+    return tuple(picture for make in PLOTS.values() for picture in make(summary))
+
+
+def save(picture: Picture, folder: Path) -> None:
+    """`<name>.svg` and `<name>.png`, without a date in them."""
+    with _style():
+        figure = picture.draw()
+        figure.savefig(folder / f"{picture.name}.svg", metadata={"Date": None})
+        figure.savefig(folder / f"{picture.name}.png", dpi=160, metadata={"Software": None})
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    with mpl.rc_context(_STYLE):
+        yield
+
+
+def colours(summary: Summary) -> Mapping[str, str]:
+    """By variant, in the plan's order: grey without a drafter."""
+    drafters = {view.cell.variant: view.cell.drafter for view in summary.data.views}
+    palette = iter(COLOURS * (len(drafters) // len(COLOURS) + 1))
+    return {
+        variant: next(palette) if drafter else PLAIN_COLOUR for variant, drafter in drafters.items()
+    }
+
+
+# --- bars by kind ---------------------------------------------------------------------------------
+
+
+def decode_rate_by_kind(summary: Summary) -> list[Picture]:
+    return [
+        _bars_picture(summary, section)
+        for section in summary.sections
+        if section.workload == "generate"
+    ]
+
+
+def _bars_picture(summary: Summary, section: Section) -> Picture:
+    kinds = (*section.kinds, ALL)
+    missing = [
+        f"{view.cell.variant}, {kind}: {estimate.reason}."
+        for view in section.views
+        for kind in kinds
+        if (estimate := _estimate(summary, view, "decode_rate", kind)).value is None
+    ]
+    void = [
+        f"{view.cell.variant} is pale: a check calls it invalid."
+        for view in section.views
+        if _is_void(summary, view)
+    ]
+    return Picture(
+        name=f"{fmt.slug(section.word)}_by_kind",
+        alt="Decode rate of each variant by kind of prompt, with the speed-up over its reference",
+        notes=(*missing, *void),
+        draw=lambda: _draw_bars(summary, section, kinds),
+    )
+
+
+def _draw_bars(summary: Summary, section: Section, kinds: Sequence[str]) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, 4.3), layout="constrained")
+    axes = figure.subplots()
+    shades = colours(summary)
+    num_variants = len(section.views)
+    width = 0.8 / num_variants
+    places = [float(i) + (0.35 if kind == ALL else 0.0) for i, kind in enumerate(kinds)]
+    tallest = 0.0
+    for number, view in enumerate(section.views):
+        for place, kind in zip(places, kinds, strict=True):
+            estimate = _estimate(summary, view, "decode_rate", kind)
+            if estimate.value is None:
+                continue
+            x = place + (number - (num_variants - 1) / 2) * width
+            void = _is_void(summary, view)
+            top = _bar(axes, x, width * 0.94, estimate, shades[view.cell.variant], void=void)
+            tallest = max(tallest, top)
+            _bar_label(axes, x, top, summary, view, kind, estimate, shades[view.cell.variant])
+    axes.set_xlim(places[0] - 0.55, places[-1] + 0.55)
+    axes.set_ylim(0, tallest * 1.16 if tallest else 1)
+    axes.xaxis.set_major_locator(FixedLocator(places))
+    axes.xaxis.set_major_formatter(
+        FixedFormatter(["all kinds" if kind == ALL else kind for kind in kinds])
+    )
+    axes.tick_params(axis="both", length=0, pad=6)
+    axes.spines["left"].set_visible(False)
+    axes.yaxis.grid(True, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.axvline(places[-1] - 0.675, color=GRID, linewidth=0.8)
+    _title(
+        figure,
+        axes,
+        "Decode rate of one stream, tokens per second",
+        _bars_subtitle(summary, section),
+    )
+    _legend(axes, [(view.cell.variant, shades[view.cell.variant]) for view in section.views])
+    return figure
+
+
+def _bar(
+    axes: Axes, x: float, width: float, estimate: Estimate, colour: str, *, void: bool
+) -> float:
+    """The bar and its whisker; returns how high they reach. A void figure is pale."""
+    assert estimate.value is not None
+    alpha = 0.3 if void else 1.0
+    axes.bar(x, estimate.value, width=width, color=colour, linewidth=0, alpha=alpha)
+    if estimate.low is None or estimate.high is None:
+        return estimate.value
+    axes.errorbar(
+        x,
+        estimate.value,
+        yerr=[[estimate.value - estimate.low], [estimate.high - estimate.value]],
+        ecolor=INK,
+        elinewidth=1.1,
+        capsize=2.5,
+        capthick=1.1,
+    )
+    return estimate.high
+
+
+def _bar_label(
+    axes: Axes,
+    x: float,
+    top: float,
+    summary: Summary,
+    view: CellView,
+    kind: str,
+    estimate: Estimate,
+    colour: str,
+) -> None:
+    """Speed-up where there is one, the rate otherwise."""
+    speedup = _estimate(summary, view, "speedup", kind)
+    assert estimate.value is not None
+    text = fmt.number(estimate.value, 3) if speedup.value is None else fmt.times(speedup.value)
+    bold = speedup.value is not None
+    axes.annotate(
+        text,
+        (x, top),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=9.5 if bold else 8.5,
+        fontweight="bold" if bold else "normal",
+        color=colour if bold else MUTED,
+    )
+
+
+def _bars_subtitle(summary: Summary, section: Section) -> str:
+    methods = {
+        estimate.method
+        for view in section.views
+        if (estimate := _estimate(summary, view, "decode_rate", ALL)).method
+    }
+    whiskers = f"whiskers: 95 % interval, {methods.pop()}" if len(methods) == 1 else "no intervals"
+    return f"mean over prompts of the median over repetitions; {whiskers}; labels: speed-up"
+
+
+# --- concurrency ----------------------------------------------------------------------------------
+
+
+SHAPES: Mapping[str, str] = {
+    "wave": "Waves: c requests start together",
+    "closed": "Closed loop: c requests always in flight",
+}
+
+
+def throughput_by_concurrency(summary: Summary) -> list[Picture]:
+    """Both load shapes side by side: one picture, a panel each."""
+    sections = [
+        section
+        for section in summary.sections
+        if section.workload == "concurrency" and len(section.levels) > 1
+    ]
+    if not sections:
+        return []
+    notes = [
+        f"{section.word}, {view.cell.variant} at c = {view.cell.concurrency}: {estimate.reason}."
+        for section in sections
+        for view in section.views
+        if (estimate := _estimate(summary, view, HEADLINE["concurrency"], ALL)).value is None
+    ]
+    if any(not _is_comparable(summary, view) for section in sections for view in section.views):
+        notes.append("Hollow points are invalid or serve an unbalanced mix: not comparable.")
+    return [
+        Picture(
+            name="throughput_by_concurrency",
+            alt="Aggregate throughput of each variant over the number of requests in flight",
+            notes=tuple(notes),
+            draw=lambda: _draw_curves(summary, sections),
+        )
+    ]
+
+
+def _draw_curves(summary: Summary, sections: Sequence[Section]) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, 4.3), layout="constrained")
+    panels = figure.subplots(1, len(sections), sharey=True, squeeze=False)[0]
+    shades = colours(summary)
+    tallest = 0.0
+    for axes, section in zip(panels, sections, strict=True):
+        for variant in section.variants:
+            tallest = max(tallest, _curve(axes, summary, section, variant, shades[variant]))
+        _concurrency_axis(axes, section)
+        axes.set_title(SHAPES[section.load], pad=10, fontsize=10.5, color=INK)
+    for axes, section in zip(panels, sections, strict=True):
+        axes.set_ylim(0, tallest * 1.18 if tallest else 1)
+        _end_labels(axes, summary, section, shades)
+        for crossing in summary.crossings.get(section.word, ()):
+            _bracket(axes, crossing)
+    figure.suptitle(
+        "Aggregate throughput, tokens per second",
+        x=0.012,
+        ha="left",
+        fontsize=13,
+        fontweight="bold",
+    )
+    methods = {
+        method
+        for section in sections
+        for view in section.views
+        if (method := _estimate(summary, view, HEADLINE["concurrency"], ALL).method)
+    }
+    if len(methods) == 1:
+        bands = f"bands: 95 % interval, {methods.pop()}"
+        figure.text(0.99, 0.985, bands, ha="right", va="top", fontsize=9, color=MUTED)
+    return figure
+
+
+def _curve(axes: Axes, summary: Summary, section: Section, variant: str, colour: str) -> float:
+    """Line, points and interval band of one variant; a level without a figure breaks the line."""
+    views = section.of_variant(variant)
+    estimates = [_estimate(summary, view, HEADLINE["concurrency"], ALL) for view in views]
+    levels = [view.cell.concurrency for view in views]
+    # matplotlib breaks a line at nan; nan never leaves this call
+    values = [
+        estimate.value if estimate.value is not None else float("nan") for estimate in estimates
+    ]
+    axes.plot(
+        levels, values, color=colour, linewidth=2.2, marker="o", markersize=5.5, clip_on=False
+    )
+    hollow = [
+        (view.cell.concurrency, value)
+        for view, value in zip(views, values, strict=True)
+        if not _is_comparable(summary, view)
+    ]
+    if hollow:
+        axes.plot(
+            *zip(*hollow, strict=True),
+            linestyle="none",
+            marker="o",
+            markersize=5.5,
+            markerfacecolor="white",
+            markeredgecolor=colour,
+            markeredgewidth=1.6,
+            clip_on=False,
+        )
+    known = [
+        (level, estimate.low, estimate.high)
+        for level, estimate in zip(levels, estimates, strict=True)
+        if estimate.low is not None and estimate.high is not None
+    ]
+    if known:
+        axes.fill_between(
+            [level for level, _, _ in known],
+            [low for _, low, _ in known],
+            [high for _, _, high in known],
+            color=colour,
+            alpha=0.14,
+            linewidth=0,
+        )
+    return max(
+        (estimate.value for estimate in estimates if estimate.value is not None), default=0.0
+    )
+
+
+def _concurrency_axis(axes: Axes, section: Section) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(list(section.levels)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FixedFormatter([str(level) for level in section.levels]))
+    axes.set_xlabel("requests in flight, c")
+    axes.tick_params(axis="both", length=0, pad=6)
+    axes.spines["left"].set_visible(False)
+    axes.yaxis.grid(True, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _end_labels(axes: Axes, summary: Summary, section: Section, shades: Mapping[str, str]) -> None:
+    """Names at the right end of the lines, pushed apart where lines end close together."""
+    ends = []
+    for variant in section.variants:
+        last = [
+            (view.cell.concurrency, estimate.value)
+            for view in section.of_variant(variant)
+            if (estimate := _estimate(summary, view, HEADLINE["concurrency"], ALL)).value
+        ]
+        if last:
+            ends.append((last[-1][1], last[-1][0], variant))
+    gap = axes.get_ylim()[1] * 0.055
+    height = float("-inf")
+    for value, level, variant in sorted(ends, key=lambda end: (end[0] or 0.0, end[2])):
+        height = max(value or 0.0, height + gap)
+        axes.annotate(
+            variant,
+            (level, height),
+            xytext=(9, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=10,
+            fontweight="bold",
+            color=shades[variant],
+            annotation_clip=False,
+        )
+
+
+def _bracket(axes: Axes, crossing: Crossing) -> None:
+    """The band in which one curve overtakes the other."""
+    low, high = crossing.bracket.last_ahead, crossing.bracket.first_behind
+    if low is None or high is None:
+        return
+    axes.axvspan(low, high, color="#F2C14E", alpha=0.22, linewidth=0, zorder=0)
+    axes.annotate(
+        f"crossover\nc = {low} to {high}",
+        ((low * high) ** 0.5, axes.get_ylim()[1] * 0.985),
+        ha="center",
+        va="top",
+        fontsize=9,
+        color="#7A5B00",
+    )
+
+
+# --- acceptance per position ----------------------------------------------------------------------
+
+
+def acceptance_by_position(summary: Summary) -> list[Picture]:
+    """A panel per drafted variant: one line a kind, from the first drafted token to the last."""
+    found = []
+    for section in summary.sections:
+        views = [view for view in section.views if position_depth(summary, view)]
+        silent = [
+            f"{view.cell.variant}: {_estimate(summary, view, 'acceptance_length', ALL).reason}."
+            for view in section.views
+            if view.cell.drafter is not None and view not in views
+        ]
+        if section.workload == "generate" and views:
+            found.append(
+                Picture(
+                    name=f"{fmt.slug(section.word)}_acceptance",
+                    alt="Share of rounds that accept each drafted position, by kind of prompt",
+                    notes=tuple(silent),
+                    draw=_positions_drawing(summary, section, views),
+                )
+            )
+    return found
+
+
+def _positions_drawing(
+    summary: Summary, section: Section, views: Sequence[CellView]
+) -> Callable[[], Figure]:
+    return lambda: _draw_positions(summary, section, views)
+
+
+def _draw_positions(summary: Summary, section: Section, views: Sequence[CellView]) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, 4.3 * len(views) ** 0.5), layout="constrained")
+    panels = figure.subplots(len(views), 1, squeeze=False)
+    shades = dict(zip(section.kinds, COLOURS * len(section.kinds), strict=False))
+    for axes, view in zip(panels[:, 0], views, strict=True):
+        depth = position_depth(summary, view)
+        positions = list(range(1, depth + 1))
+        for kind in section.kinds:
+            shares = _shares(summary, view, kind, depth)
+            axes.plot(
+                positions,
+                shares,
+                color=shades[kind],
+                linewidth=2,
+                marker="o",
+                markersize=5,
+                clip_on=False,
+            )
+        pooled = _shares(summary, view, ALL, depth)
+        axes.plot(positions, pooled, color=INK, linewidth=1.4, linestyle=(0, (4, 2)))
+        axes.set_ylim(0, 1.02)
+        axes.set_xlim(0.85, depth + 0.15)
+        axes.xaxis.set_major_locator(FixedLocator(positions))
+        axes.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
+        axes.yaxis.set_major_formatter(FixedFormatter(["0", "25 %", "50 %", "75 %", "100 %"]))
+        axes.set_xlabel("position in the draft (1 is the first drafted token)")
+        axes.tick_params(axis="both", length=0, pad=6)
+        axes.spines["left"].set_visible(False)
+        axes.yaxis.grid(True, color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        _position_labels(axes, summary, view, section.kinds, depth, shades)
+        _title(
+            figure,
+            axes,
+            f"Share of rounds that accept a drafted position, {view.cell.variant}",
+            "the points of a line, summed, plus one are its acceptance length, written beside "
+            "its name",
+        )
+    return figure
+
+
+def _shares(summary: Summary, view: CellView, kind: str, depth: int) -> list[float]:
+    return [
+        value if (value := _position(summary, view, kind, position)) is not None else float("nan")
+        for position in range(1, depth + 1)
+    ]
+
+
+def _position(summary: Summary, view: CellView, kind: str, position: int) -> float | None:
+    return _estimate(summary, view, f"acceptance_at_position_{position}", kind).value
+
+
+def _position_labels(
+    axes: Axes,
+    summary: Summary,
+    view: CellView,
+    kinds: Sequence[str],
+    depth: int,
+    shades: Mapping[str, str],
+) -> None:
+    ends = [
+        (value, kind)
+        for kind in (*kinds, ALL)
+        if (value := _position(summary, view, kind, depth)) is not None
+    ]
+    height = float("-inf")
+    for value, kind in sorted(ends):
+        height = max(value, height + 0.062)
+        accepted = _estimate(summary, view, "acceptance_length", kind).value
+        suffix = f"  {fmt.length(accepted)}" if accepted is not None else ""
+        axes.annotate(
+            f"{'all kinds' if kind == ALL else kind}{suffix}",
+            (depth, height),
+            xytext=(10, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=10,
+            fontweight="normal" if kind == ALL else "bold",
+            color=INK if kind == ALL else shades[kind],
+            annotation_clip=False,
+        )
+
+
+PLOTS: Mapping[str, Callable[[Summary], list[Picture]]] = {
+    "decode_rate_by_kind": decode_rate_by_kind,
+    "throughput_by_concurrency": throughput_by_concurrency,
+    "acceptance_by_position": acceptance_by_position,
+}
+
+
+# --- shared ---------------------------------------------------------------------------------------
+
+
+def _estimate(summary: Summary, view: CellView, metric: str, kind: str) -> Estimate:
+    row = summary.row(view, metric, kind)
+    if row is None:
+        return Estimate(value=None, unit="", n=0, reason="does not apply")
+    return row.estimate
+
+
+def _title(figure: Figure, axes: Axes, title: str, subtitle: str) -> None:
+    axes.set_title(f"{title}\n", fontsize=13, fontweight="bold", pad=12)
+    axes.annotate(
+        subtitle,
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(0, 14),
+        textcoords="offset points",
+        fontsize=9,
+        color=MUTED,
+    )
+
+
+def _legend(axes: Axes, entries: Sequence[tuple[str, str]]) -> None:
+    """Names in their colours, above the right edge."""
+    handles = [axes.bar(0, 0, color=colour, label=name) for name, colour in entries]
+    axes.legend(
+        handles=handles,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.055),
+        ncols=len(handles),
+        frameon=False,
+        handlelength=0.9,
+        handleheight=0.9,
+        columnspacing=1.4,
+        borderaxespad=0.2,
+    )
+
+
+def _is_void(summary: Summary, view: CellView) -> bool:
+    return any(verdict.level == "invalid" for verdict in summary.verdicts_of(view))
+
+
+def _is_comparable(summary: Summary, view: CellView) -> bool:
+    accused = {verdict.check for verdict in summary.verdicts_of(view)}
+    return not _is_void(summary, view) and "balanced_mix" not in accused

@@ -1,0 +1,239 @@
+"""What a report says in words. Every sentence follows from rows, verdicts or recorded facts.
+
+Names are written as they are; whoever puts a sentence on a page escapes it for that page.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from harness.analysis.comparisons import Crossing
+from harness.analysis.metrics import HEADLINE
+from harness.analysis.summary import ALL, Section, Summary, VisibleEffect
+from harness.cell_view import CellView
+from harness.records import Estimate
+from harness.report import format as fmt
+
+SHAPES = {
+    "single": "one request at a time",
+    "wave": "in waves of c that start together",
+    "closed": "with c always in flight",
+}
+
+
+def headline(summary: Summary) -> str:
+    """One paragraph: the fastest drafted variant of each single-stream section, then the load."""
+    parts = [
+        sentence
+        for section in summary.sections
+        for sentence in (
+            _single_stream(summary, section)
+            if section.workload == "generate"
+            else crossovers(summary, section)
+        )
+    ]
+    if not parts:
+        parts = ["Nothing in this run compares a variant with a reference."]
+    return " ".join(parts)
+
+
+def _single_stream(summary: Summary, section: Section) -> Iterator[str]:
+    best = _fastest(summary, section)
+    if best is None:
+        drafted = [view for view in section.views if view.reference is not None]
+        if drafted:
+            reason = _estimate(summary, drafted[0], "speedup").reason
+            yield f"There is no speed-up to report for {drafted[0].cell.variant}: {reason}."
+        return
+    view, speedup = best
+    assert speedup.value is not None
+    assert view.reference is not None
+    rate = _estimate(summary, view, "decode_rate").value
+    assert rate is not None
+    yield (
+        f"{view.cell.variant} decodes {fmt.rate(rate)} tok/s with one request at a time, "
+        f"{fmt.times(speedup.value)} {view.reference.cell.variant}{_certainty(speedup)}."
+    )
+    yield from _acceptance(summary, view)
+    yield from _extremes(summary, section, view)
+
+
+def _fastest(summary: Summary, section: Section) -> tuple[CellView, Estimate] | None:
+    """Of the variants that have a speed-up, so that no invalid cell can win."""
+    found = [
+        (view, estimate)
+        for view in section.views
+        if (estimate := _estimate(summary, view, "speedup")).value is not None
+    ]
+    if not found:
+        return None
+    return max(found, key=lambda pair: _estimate(summary, pair[0], "decode_rate").value or 0.0)
+
+
+def _certainty(speedup: Estimate) -> str:
+    if speedup.low is None or speedup.high is None:
+        return " (no interval: too few boots)"
+    bounds = f"95 % interval {fmt.span(speedup.low, speedup.high)}"
+    if speedup.method != "t over boots":
+        return f" ({bounds} within one boot, which decides nothing)"
+    told = "" if speedup.low > 1 or speedup.high < 1 else ", which does not exclude 1"
+    return f" ({bounds} over {fmt.counted(speedup.n, 'boot')}{told})"
+
+
+def _acceptance(summary: Summary, view: CellView) -> Iterator[str]:
+    length = _estimate(summary, view, "acceptance_length").value
+    fraction = _estimate(summary, view, "fraction_of_ceiling").value
+    if length is not None and fraction is not None and view.cell.k is not None:
+        yield (
+            f"A round emits {fmt.length(length)} of at most {view.cell.k + 1} tokens "
+            f"({fmt.percent(fraction)} of the ceiling)."
+        )
+
+
+def _extremes(summary: Summary, section: Section, view: CellView) -> Iterator[str]:
+    by_kind = [
+        (value, kind)
+        for kind in section.kinds
+        if (value := _estimate(summary, view, "speedup", kind).value) is not None
+    ]
+    if len(by_kind) < 2:
+        return
+    (low, worst), (high, best) = min(by_kind), max(by_kind)
+    yield f"It gains most on {best} ({fmt.times(high)}) and least on {worst} ({fmt.times(low)})."
+
+
+# --- under load -----------------------------------------------------------------------------------
+
+
+def crossovers(summary: Summary, section: Section) -> Iterator[str]:
+    for crossing in summary.crossings.get(section.word, ()):
+        yield _crossover(section, crossing)
+
+
+def _crossover(section: Section, crossing: Crossing) -> str:
+    low, high = crossing.bracket.last_ahead, crossing.bracket.first_behind
+    begin = f"Served {SHAPES[section.load]}, {crossing.leader}"
+    if low is not None and high is not None:
+        said = (
+            f"{begin} is clearly ahead of {crossing.other} up to c = {low} and clearly behind from "
+            f"c = {high} on: the crossover lies between."
+        )
+    elif low is not None:
+        said = f"{begin} is clearly ahead of {crossing.other} up to c = {low}; no crossover up to "
+        said += f"c = {max(crossing.levels)}."
+    elif high is not None:
+        said = f"{begin} is clearly behind {crossing.other} from c = {high} on."
+    else:
+        said = f"{begin} and {crossing.other} cannot be told apart at any level that counts."
+    if crossing.excluded:
+        levels = fmt.listed([str(level) for level in crossing.excluded])
+        said += f" Level c = {levels} cannot decide (unbalanced mix or invalid)."
+    return said
+
+
+def one_at_a_time(summary: Summary) -> Iterator[str]:
+    """Engines that say of themselves that requests queue: their curves are flat for a reason."""
+    said: dict[str, None] = {}
+    for view in summary.data.views:
+        for boot in view.boots:
+            if (boot.health or {}).get("max_concurrent_requests") == 1:
+                said[view.cell.engine] = None
+    for engine in said:
+        yield (
+            f"Engine {engine} serves one request at a time (its health page says so): above c = 1 "
+            "requests wait their turn, so TTFT grows with c and the aggregate cannot."
+        )
+
+
+# --- method ---------------------------------------------------------------------------------------
+
+
+def method(summary: Summary) -> Iterator[str]:
+    for section in summary.sections:
+        yield _workload(section)
+    plan = summary.manifest.plan
+    order = fmt.listed([block.variant for block in plan.blocks])
+    yield (
+        f"Each block is one boot of a variant's engine with all its cells; the order was {order}."
+    )
+    yield _sampling(summary)
+    if summary.manifest.held_constant:
+        held = ", ".join(f"{key} {value}" for key, value in summary.manifest.held_constant.items())
+        yield f"Held constant for every variant: {held}."
+    for effect in summary.visible_effects:
+        yield _visible(effect)
+
+
+def _workload(section: Section) -> str:
+    cell = section.views[0].cell
+    num_prompts = len(section.views[0].prompt_kinds)
+    levels = "" if section.workload == "generate" else f", c = {_numbers(section.levels)}"
+    repetitions = {view.cell.repetitions for view in section.views}
+    return (
+        f"{section.word}: {fmt.counted(num_prompts, 'prompt')} of set {section.prompt_set}, "
+        f"{SHAPES[section.load]}{levels}, {_numbers(sorted(repetitions))} repetitions per boot, "
+        f"assignment {cell.assignment}, at most {section.max_tokens} tokens, length "
+        f"{cell.length}; protocol {section.protocol_id}."
+    )
+
+
+def _sampling(summary: Summary) -> str:
+    sampling = summary.data.views[0].cell.sampling
+    said = [f"temperature {sampling.temperature:g}"]
+    for name in ("top_p", "top_k", "seed", "thinking"):
+        value = getattr(sampling, name)
+        if value is not None:
+            said.append(f"{name} {value}")
+    return f"Sampling: {', '.join(said)}."
+
+
+def _visible(effect: VisibleEffect) -> str:
+    return (
+        f"{effect.word}: with {effect.boots} boots a side and the spread seen here "
+        f"({fmt.percent(effect.spread)} between boots), a difference below "
+        f"{fmt.percent(effect.effect)} cannot be told from none."
+    )
+
+
+def smallest_effect_of_plan(effect: float, spread: float, boots: int) -> str:
+    """Before a run the spread between boots can only be supposed."""
+    return (
+        f"with {boots} boots a side and a spread of {fmt.percent(spread)} between boots, a "
+        f"difference below {fmt.percent(effect)} cannot be told from none"
+    )
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return fmt.listed([str(value) for value in values])
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def rankings(summary: Summary) -> Iterator[str]:
+    """Where the order of three or more variants is another for some kind than over all."""
+    for section in summary.sections:
+        if section.workload != "generate" or len(section.variants) < 3:
+            continue
+        overall = _ranked(summary, section, ALL)
+        yield f"Ranking over all kinds: {', '.join(overall)}."
+        for kind in section.kinds:
+            ranked = _ranked(summary, section, kind)
+            if ranked != overall:
+                yield f"On {kind} the order is another: {', '.join(ranked)}."
+
+
+def _ranked(summary: Summary, section: Section, kind: str) -> list[str]:
+    """Fastest first; invalid cells take no place."""
+    rated = [
+        (value, view.cell.variant)
+        for view in section.views
+        if all(verdict.level != "invalid" for verdict in summary.verdicts_of(view))
+        and (value := _estimate(summary, view, HEADLINE["generate"], kind).value) is not None
+    ]
+    return [variant for _, variant in sorted(rated, reverse=True)]
+
+
+def _estimate(summary: Summary, view: CellView, metric: str, kind: str = ALL) -> Estimate:
+    row = summary.row(view, metric, kind)
+    if row is None:
+        return Estimate(value=None, unit="", n=0, reason="does not apply")
+    return row.estimate
