@@ -4,7 +4,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -14,16 +14,19 @@ from harness.errors import ResultsError
 from harness.records import (
     SCHEMA,
     Boot,
+    Cell,
     CellEnd,
+    Counters,
     LogEntry,
     Manifest,
     Plan,
     RepetitionEnd,
     Request,
+    RequestError,
     Snapshot,
     Where,
 )
-from harness.store import EventRow, RunFolder, latest_run, new_run_id
+from harness.store import FILES, EventRow, RunFolder, latest_run, new_run_id
 
 MANIFEST = Manifest(
     schema=SCHEMA,
@@ -420,3 +423,13 @@ def test_streamed_files_have_their_folders_ready(folder: RunFolder) -> None:
     spool = folder.spool_path("c1", "b1-s1", 2)
     assert spool == folder.path / "spool" / "c1.b1-s1.2.bin"
     assert spool.parent.is_dir()
+
+
+# --- the promise ----------------------------------------------------------------------------------
+
+
+def test_the_page_on_results_names_every_file_and_field() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results-format.md").read_text(encoding="utf-8")
+    types = (*FILES, Manifest, Cell, Where, Counters, RequestError)
+    words = {field.name for kind in types for field in fields(kind)} | set(FILES.values())
+    assert sorted(word for word in words - {"where"} if f"`{word}`" not in page) == []
