@@ -14,11 +14,14 @@ from pydantic_core import PydanticCustomError
 from harness.config.tree import Plain, nearest
 
 _NUMBER = re.compile(r"[-+]?((0|[1-9][0-9_]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
-_SECRET_KEY = re.compile(r"(^|_)(api_?key|token|secret|password|authorization)$")
-_SECRET_VALUE = re.compile(r"(sk-|hf_)[A-Za-z0-9_-]{8,}|Bearer\s+\S{8,}")
+# a token is a secret in HF_TOKEN and not in eos_token
+_SECRET_KEY = re.compile(
+    r"(^|_)(api_?key|secret|password|authorization|(hf|hub|api|access|auth|bearer)_token)$|^token$"
+)
+_SECRET_VALUE = re.compile(r"(sk-|hf_)[A-Za-z0-9_-]{8,}|Bearer\s+\S{8,}|://[^/\s]*:[^/\s]*@")
 _SECRET_ADVICE = (
-    "a matrix cannot hold a secret, it is stored with every run; put it into an environment "
-    "variable and name that in the engine's `api_key_env`"
+    "a matrix cannot hold a secret, it is stored with every run; set an environment variable, "
+    "which the engine inherits, and name that of an API key in the engine's `api_key_env`"
 )
 
 

@@ -102,9 +102,7 @@ class _Reader:
         self._path = path
         self._project = project
         self._used = used
-        self._inside: list[
-            int
-        ] = []  # ids of the nodes we are in, to notice an alias to one of them
+        self._inside: list[int] = []  # the nodes we are in, to notice an alias to one of them
 
     def read(self) -> Section:
         try:

@@ -423,8 +423,24 @@ def test_a_literal_secret_is_refused_and_not_repeated(
 ) -> None:
     said = mistake(project, changed(before, after))
     assert place in said
-    assert "name that in the engine's `api_key_env`" in said
+    assert "name that of an API key in the engine's `api_key_env`" in said
     assert "swordfish" not in said
+
+
+def test_a_password_in_a_url_is_refused(project: Path) -> None:
+    engine = "{adapter: openai, kind: attach, url: 'https://me:swordfish@host/v1'}"
+    said = mistake(project, changed("{use: configs/engines/bundled.yaml}", engine))
+    assert said.startswith("3:49: `url` looks like a secret")
+    assert "swordfish" not in said
+
+
+def test_words_that_only_sound_like_secrets_are_not(project: Path) -> None:
+    text = changed("flags: {threads: 2}", "flags: {eos_token: x, max_tokens: 5, tokenizer: sk-2}")
+    assert set(load_matrix(written(project, text)).variants[1].flags) == {
+        "eos_token",
+        "max_tokens",
+        "tokenizer",
+    }
 
 
 def test_the_name_of_a_variable_is_no_secret(project: Path) -> None:

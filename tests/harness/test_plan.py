@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness.errors import ConfigError
 from harness.plan import (
@@ -435,3 +437,28 @@ def test_durations_are_means_of_what_a_run_recorded() -> None:
     found = durations_of([boot(2.0), boot(None), boot(4.0)], [end(-1, 5.0), end(0, 8), end(1, 12)])
     assert found == Durations(boot_s=3.0, warmup_s={"c": 5.0}, repetition_s={"c": 10.0})
     assert durations_of([boot(None)], []) is None
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+
+@settings(deadline=None)  # a busy machine is no mistake
+@given(num_prompts=st.integers(1, 12), concurrency=st.integers(1, 20), asked=st.integers(1, 7))
+def test_balanced_always_ends_with_equal_counts_and_no_round_too_many(
+    num_prompts: int, concurrency: int, asked: int
+) -> None:
+    prompts = prompt_set(num_prompts)
+    cell = only_cell(replace(WAVES, prompts=prompts, levels=(concurrency,), repetitions=asked))
+    counts = Counter(p for r in range(cell.repetitions) for p in sent(cell, prompts, r))
+    assert len(counts) == num_prompts
+    assert len(set(counts.values())) == 1
+    fewer = range(asked, cell.repetitions)
+    assert all(repetitions * concurrency % num_prompts for repetitions in fewer)
+
+
+@settings(deadline=None)
+@given(names=st.lists(st.text(min_size=1), min_size=2, max_size=5, unique=True))
+def test_a_steady_drift_falls_on_all_variants_alike(names: list[str]) -> None:
+    order = turns(names, Schedule(boots=4))
+    places = {name: sum(i for i, n in enumerate(order) if n == name) for name in names}
+    assert len(set(places.values())) == 1
