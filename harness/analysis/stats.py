@@ -8,6 +8,7 @@ for "these numbers cannot tell".
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean, median
 from typing import TypeAlias
 
@@ -28,9 +29,6 @@ class Interval:
     low: float
     high: float
     method: str
-
-    def excludes(self, value: float) -> bool:
-        return value < self.low or value > self.high
 
 
 def mean_of_medians(groups: Groups) -> float | None:
@@ -72,6 +70,7 @@ def log_spread(samples: Groups) -> tuple[float, int] | None:
     return math.sqrt(math.fsum(value**2 for value in centred) / freedom), freedom
 
 
+@cache
 def t_quantile(freedom: int) -> float:
     return float(distributions.t.ppf((1 + CONFIDENCE) / 2, freedom))
 

@@ -37,6 +37,13 @@ class Table:
     rows: tuple[tuple[Entry, ...], ...]
     notes: tuple[str, ...] = ()
     num_labels: int = 1
+    section: str | None = None  # the workload it belongs to, where several have such a table
+
+
+STRICT_NOTE = (
+    "tok/round: acceptance length. accepted: of the drafted tokens. strict tok/s: without the "
+    "tokens of the first read; in brackets, by how much the headline exceeds it."
+)
 
 
 def label(text: str) -> Entry:
@@ -149,13 +156,13 @@ def speedup_by_kind(summary: Summary) -> list[Table]:
                         "kind",
                         "speed-up",
                         "95 % interval",
-                        "tokens per round",
+                        "tok/round",
                         "of ceiling",
-                        "drafts accepted",
-                        "strict tok/s (headline exceeds it by)",
+                        "accepted",
+                        "strict tok/s",
                     ),
                     rows=rows,
-                    notes=_interval_notes(summary, section),
+                    notes=(STRICT_NOTE, *_interval_notes(summary, section)),
                     num_labels=2,
                 )
             )
@@ -322,6 +329,7 @@ def section_grids(summary: Summary, section: Section) -> list[Table]:
                 columns=("variant", *(f"c = {level}" for level in section.levels)),
                 rows=tuple(_grid_row(summary, section, grid, variant) for variant in variants),
                 notes=_verdict_notes(summary, section.views) if first else (),
+                section=section.word,
             )
         )
     return tables
