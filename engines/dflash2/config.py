@@ -194,10 +194,8 @@ def _transformer_values(file: _ConfigFile) -> dict[str, Any]:
     if file.flag("attention_bias", default=False):
         raise file.error("attention_bias", "this engine's projections have no bias")
     file.expect("hidden_act", "silu")
-    num_heads, num_groups = (
-        file.integer("num_attention_heads"),
-        file.integer("num_key_value_heads"),
-    )
+    num_heads = file.integer("num_attention_heads")
+    num_groups = file.integer("num_key_value_heads")
     if num_heads % num_groups:
         raise file.error("num_key_value_heads", f"it must divide num_attention_heads {num_heads}")
     if file.integer("head_dim", at_least=2) % 2:

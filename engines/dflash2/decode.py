@@ -86,6 +86,11 @@ def generate(
     cache: memory to reuse, from `new_cache`; its content is forgotten.
     """
     check_fit(len(prompt_ids), max_tokens, kv_len)
+    if cache is not None and cache.num_rows < num_cache_rows(drafter, kv_len):
+        raise LengthError(
+            f"the cache has {cache.num_rows} rows and needs {num_cache_rows(drafter, kv_len)} for "
+            f"kv_len {kv_len} with this drafter; make it with new_cache"
+        )
     return _decode(
         target,
         drafter,
@@ -98,17 +103,20 @@ def generate(
 
 
 def new_cache(target: Qwen3ForCausalLM, drafter: Drafter | None, kv_len: int) -> KVCache:
-    """A cache for sequences of up to kv_len tokens.
-
-    A drafter always proposes its whole block, near the end too, and the target verifies all of
-    it. The rows that may stick out past kv_len are reserved here, so that the same requests fit
-    with and without drafting.
-    """
+    """A cache for sequences of up to kv_len tokens."""
     limit = target.config.max_position_embeddings
     if not 1 <= kv_len <= limit:
         raise LengthError(f"kv_len {kv_len} is not in 1..{limit}, the positions the target knows")
-    num_rejectable = 0 if drafter is None else drafter.num_proposals
-    return target.new_cache(kv_len + num_rejectable)
+    return target.new_cache(num_cache_rows(drafter, kv_len))
+
+
+def num_cache_rows(drafter: Drafter | None, kv_len: int) -> int:
+    """kv_len, and the rows of a last draft that may stick out past it.
+
+    A drafter always proposes its whole block, near the end too, and the target verifies all of
+    it. Rows are reserved for that, so that the same requests fit with and without drafting.
+    """
+    return kv_len + (0 if drafter is None else drafter.num_proposals)
 
 
 def check_fit(num_prompt_tokens: int, max_tokens: int, kv_len: int) -> None:

@@ -139,7 +139,7 @@ class DFlash2Drafter:
         self.config = model.config
         self.num_proposals = depth
         self.target_layer_ids = model.config.target_layer_ids
-        self._target = target
+        self.target = target
 
     def new_context(self) -> ContextRing:
         weight = self.model.fc.weight
@@ -173,11 +173,11 @@ class DFlash2Drafter:
 
         Rows look at each other in both directions, so a narrower block would give other rows.
         """
-        device = self._target.embedding_weight.device
+        device = self.target.embedding_weight.device
         masks = [self.config.mask_token_id] * (self.config.block_size - 1)
         ids = torch.tensor([[anchor, *masks]], device=device)
         # Bare rows of the table: a scale of the target's own would not belong to the drafter.
-        x = self._target.embedding_weight[ids] * self.config.input_embedding_scale
+        x = self.target.embedding_weight[ids] * self.config.input_embedding_scale
         positions = torch.arange(
             context.num_tokens, context.num_tokens + self.config.block_size, device=device
         )
@@ -189,6 +189,6 @@ class DFlash2Drafter:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The target's head, scaled and capped as the drafter's config says."""
-        logits = self._target.logits(hidden) * self.config.output_multiplier
+        logits = self.target.logits(hidden) * self.config.output_multiplier
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)

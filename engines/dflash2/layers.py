@@ -43,9 +43,8 @@ class Rotary(nn.Module):
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """positions: [length] or [batch, length] -> cos, sin that broadcast over the heads."""
-        return self.cos[positions].unsqueeze(-3).to(dtype), self.sin[positions].unsqueeze(-3).to(
-            dtype
-        )
+        cos, sin = (table[positions].unsqueeze(-3) for table in (self.cos, self.sin))
+        return cos.to(dtype), sin.to(dtype)
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

@@ -157,7 +157,7 @@ def first_round(own: DFlash2Drafter) -> tuple[float, tuple[int, ...]]:
 def golden(request: pytest.FixtureRequest) -> DFlash2Drafter:
     own = golden_drafter()
     own.model.to(request.param)
-    own._target.to(request.param)
+    own.target.to(request.param)
     return own
 
 
@@ -223,13 +223,13 @@ def test_ring_of_the_last_window_equals_the_whole_context_behind_the_mask() -> N
         positions = torch.arange(num_seen, num_seen + 8)
         mask = additive_mask(sees_window(positions, torch.arange(num_seen + 8), 32), torch.float32)
         ids = torch.tensor([[17, *[500] * 7]])
-        whole = own.model(own._target.embedding_weight[ids], positions, mask, keys, values)
+        whole = own.model(own.target.embedding_weight[ids], positions, mask, keys, values)
         torch.testing.assert_close(own.hidden(17, context), whole, atol=1e-4, rtol=0)
 
 
 def test_asking_for_three_proposals_returns_the_first_three_of_the_seven() -> None:
     own = golden_drafter()
-    three = DFlash2Drafter(own.model, own._target, num_proposals=3)
+    three = DFlash2Drafter(own.model, own.target, num_proposals=3)
     context = three.new_context()
     three.append_context(golden_features(0), context)
     draft = three.propose(17, context, temperature=0, generator=None)
@@ -241,7 +241,7 @@ def test_asking_for_three_proposals_returns_the_first_three_of_the_seven() -> No
 def test_depth_outside_the_trained_block_is_refused(depth: int) -> None:
     own = golden_drafter()
     with pytest.raises(ValueError, match=rf"num_proposals {depth} is not in 1\.\.7"):
-        DFlash2Drafter(own.model, own._target, num_proposals=depth)
+        DFlash2Drafter(own.model, own.target, num_proposals=depth)
 
 
 def test_blocks_of_a_batch_do_not_see_each_other() -> None:
@@ -393,7 +393,7 @@ def test_hidden_rows_and_drafts_equal_the_reference_implementation() -> None:
         ids = torch.tensor([[anchor, *[500] * 7]])
         hidden = theirs(
             target_hidden=features,
-            noise_embedding=own._target.embedding_weight[ids],
+            noise_embedding=own.target.embedding_weight[ids],
             position_ids=torch.arange(num_past, num_past + num_new + 8)[None],
             past_key_values=cache,
             use_cache=True,
@@ -402,7 +402,7 @@ def test_hidden_rows_and_drafts_equal_the_reference_implementation() -> None:
         cache.crop(num_past - cache.get_seq_length())
         torch.testing.assert_close(own.hidden(anchor, context), hidden, atol=2e-5, rtol=0)
         theirs_draft = theirs.propose(
-            hidden[:, 1:], torch.tensor([anchor]), own._target.lm_head, 0.0
+            hidden[:, 1:], torch.tensor([anchor]), own.target.lm_head, 0.0
         )
         assert proposals(own, anchor, context) == tuple(theirs_draft[0][0].tolist())
 
