@@ -37,6 +37,7 @@ $(VENV)/engine.ok: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/dev.ok: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[engine,dev]'
+	$(PIP) --no-deps dflash==0.1.0  # the drafter's oracle; with its own pins it would replace transformers
 	@touch $@ $(VENV)/engine.ok
 
 clean:
