@@ -1,0 +1,1 @@
+"""Seeded generators of the demo pair's documents, one module per kind."""

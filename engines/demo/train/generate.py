@@ -1,0 +1,146 @@
+"""The drafter's training data: the target's own greedy answers and the features behind them.
+
+Prompts come from the training side of the split, with seeds the target never trained on. A batch holds
+prompts of one length, so no row is padded and every row computes what serving computes. Writes
+`answers_<kind>.pt` into the work directory.
+
+    python -m engines.demo.train.generate --work build/demo --minutes 9
+"""
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from engines.demo.train import tokenizer as demo_tokenizer
+from engines.demo.train.corpus.document import Document
+from engines.demo.train.corpus.split import KINDS, SEED, generated, package_documents
+from engines.demo.train.drafter_config import TARGET_LAYER_IDS
+from engines.demo.train.export import TARGET
+from engines.dflash2.cache import KVCache
+from engines.dflash2.target import Qwen3ForCausalLM
+from engines.dflash2.weights import load_target
+
+FIRST_NUMBER = 1_000_000  # far behind the documents that trained the target
+BATCH = 64
+MAX_ANSWER_TOKENS = 400
+PACKAGE_SHARE = 0.25  # of the prose prompts
+PROMPTS_AT_A_TIME = 1500
+MIN_BATCH = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Greedy answers to prompts of one length.
+
+    tokens: [batch, length] prompt and answer; num_tokens: [batch], up to the end-of-turn token;
+    features: [batch, length, taps * hidden] of every token but the last, in bfloat16.
+    """
+
+    num_prompt: int
+    tokens: Tensor
+    num_tokens: Tensor
+    features: Tensor
+
+
+class BatchCache(KVCache):
+    """The engine's cache with room for several sequences of equal length."""
+
+    def __init__(self, target: Qwen3ForCausalLM, batch: int, num_rows: int) -> None:
+        super().__init__(target.config, num_rows, target.embedding_weight.dtype)
+        layers, _, *rest = self.keys.shape
+        self.keys = self.keys.new_empty((layers, batch, *rest))
+        self.values = self.values.new_empty((layers, batch, *rest))
+
+
+@torch.inference_mode()
+def answer(target: Qwen3ForCausalLM, prompts: Sequence[Sequence[int]], stop: set[int]) -> Answers:
+    """Greedy answers; rows that ended go on unheard until the last row has."""
+    ids = torch.tensor(prompts)
+    cache = BatchCache(target, len(prompts), ids.shape[1] + MAX_ANSWER_TOKENS)
+    stops = torch.tensor(sorted(stop))
+    num_tokens = torch.zeros(len(prompts), dtype=torch.long)
+    tokens, features, new = [ids], [], ids
+    for length in range(ids.shape[1] + 1, ids.shape[1] + MAX_ANSWER_TOKENS + 1):
+        output = target(new, cache=cache, tap_layer_ids=TARGET_LAYER_IDS)
+        assert output.features is not None
+        features.append(output.features.to(torch.bfloat16))
+        new = target.logits(output.hidden[:, -1:]).argmax(-1)
+        tokens.append(new)
+        num_tokens[(num_tokens == 0) & torch.isin(new[:, 0], stops)] = length
+        if bool(num_tokens.all()):
+            break
+    everything = torch.cat(tokens, 1)
+    num_tokens[num_tokens == 0] = everything.shape[1]
+    return Answers(
+        num_prompt=ids.shape[1],
+        tokens=everything,
+        num_tokens=num_tokens,
+        features=torch.cat(features, 1),
+    )
+
+
+def prompts(kind: str) -> Iterator[Document]:
+    """Endless fresh questions of a kind, a share of the prose ones about packages."""
+    random = Random(f"{SEED}:drafter:{kind}")
+    packages = package_documents("train") if kind == "prose" else []
+    for number in count(FIRST_NUMBER):
+        if packages and random.random() < PACKAGE_SHARE:
+            yield random.choice(packages)
+        else:
+            yield generated(kind, "train", number)
+
+
+def batches(kind: str, tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
+    """Batches of prompts that have the same number of tokens."""
+    source = prompts(kind)
+    by_length: dict[int, list[list[int]]] = defaultdict(list)
+    while True:
+        texts = [demo_tokenizer.question(next(source)) for _ in range(PROMPTS_AT_A_TIME)]
+        for encoded in tokenizer.encode_batch(texts):
+            by_length[len(encoded.ids)].append(encoded.ids)
+        for length in sorted(by_length, key=lambda size: -len(by_length[size])):
+            rows = by_length[length]
+            if len(rows) < MIN_BATCH:
+                break
+            yield rows[:BATCH]
+            by_length[length] = rows[BATCH:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--target", type=Path, default=TARGET)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    tokenizer = Tokenizer.from_file(str(options.target / "tokenizer.json"))
+    target = load_target(options.target, torch.bfloat16)
+    stop = {
+        tokenizer.token_to_id(name)
+        for name in (demo_tokenizer.TURN_END, demo_tokenizer.END_OF_TEXT)
+    }
+    for kind in KINDS:
+        began_s, found = time.monotonic(), []
+        for rows in batches(kind, tokenizer):
+            found.append(answer(target, rows, stop))
+            if time.monotonic() - began_s > options.minutes * 60 / len(KINDS):
+                break
+        torch.save(found, options.work / f"answers_{kind}.pt")
+        num = sum(int((a.num_tokens - a.num_prompt).sum()) for a in found)
+        rows_of = sum(len(a.num_tokens) for a in found)
+        print(json.dumps({"kind": kind, "answers": rows_of, "answer_tokens": num}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
