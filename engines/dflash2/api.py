@@ -236,28 +236,34 @@ def _token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _prompt(name: str, value: Any) -> str | tuple[int, ...]:
-    if value in ("", []):
+    prompt = _single_prompt(name, value)
+    if prompt in ("", []):
         raise BadRequestError(
             f"{name} is empty ({quoted(value)}); give at least one token",
             param=name,
             code="empty_prompt",
         )
-    prompts = value if isinstance(value, list) else []
-    several = bool(prompts) and all(isinstance(item, (str, list)) for item in prompts)
-    if several and len(prompts) > 1:
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list) and all(type(id_) is int for id_ in prompt):
+        return tuple(prompt)
+    raise _wrong(name, value, "a string or a list of token ids")
+
+
+def _single_prompt(name: str, value: Any) -> Any:
+    """The one prompt of a list of prompts, or the value itself if it is no such list."""
+    if not isinstance(value, list) or not value:
+        return value
+    if not all(isinstance(item, (str, list)) for item in value):
+        return value
+    if len(value) > 1:
         raise BadRequestError(
-            f"{name} holds {len(prompts)} prompts; this engine takes one prompt per request, "
+            f"{name} holds {len(value)} prompts; this engine takes one prompt per request, "
             "so send one request for each",
             param=name,
             code="invalid_value",
         )
-    if several:
-        return _prompt(name, prompts[0])
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return _token_ids(name, value)
-    raise _wrong(name, value, "a string or a list of token ids")
+    return value[0]
 
 
 def _messages(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
@@ -288,24 +294,21 @@ def _stream_options(name: str, value: Any) -> dict[str, Any]:
     return _check_fields(_object(name, value), STREAM_OPTION_FIELDS, prefix=f"{name}.")
 
 
-def _only(*neutral: Any) -> Reader:
+def _only(neutral: Any) -> Reader:
     """A field of the API that this engine does not have: accepted where it asks for nothing."""
+    # Compared with the type, so that true does not pass for 1.
+    types = (int, float) if type(neutral) is int else (type(neutral),)
 
     def read(name: str, value: Any) -> None:
-        # Compared with the type, so that 1 does not pass for true.
-        if not any(value == item and type(value) in _like(item) for item in neutral):
+        if value != neutral or type(value) not in types:
             raise BadRequestError(
                 f"{name} is {quoted(value)}, but this engine does not support {name}; "
-                f"leave it out or write {quoted(neutral[0])}",
+                f"leave it out or write {quoted(neutral)}",
                 param=name,
                 code="unsupported",
             )
 
     return read
-
-
-def _like(item: Any) -> tuple[type, ...]:
-    return (int, float) if type(item) in (int, float) else (type(item),)
 
 
 # --- the tables of fields; null means absent, as OpenAI has it ---
@@ -429,18 +432,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _settings(fields: Mapping[str, Any]) -> Settings:
-    max_tokens = _max_tokens(fields)
-    min_tokens = fields.get("min_tokens", 0)
-    if max_tokens is not None and min_tokens > max_tokens:
-        raise BadRequestError(
-            f"min_tokens is {min_tokens} and max_tokens is {max_tokens}; "
-            "min_tokens must not be the larger one",
-            param="min_tokens",
-            code="conflicting_fields",
-        )
     return Settings(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
+        max_tokens=_max_tokens(fields),
+        min_tokens=fields.get("min_tokens", 0),
         temperature=fields.get("temperature", 1.0),
         top_p=fields.get("top_p", 1.0),
         top_k=fields.get("top_k", 0),

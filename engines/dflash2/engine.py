@@ -237,6 +237,7 @@ def load_engine(
     config = load_target_config(model_dir)
     positions = _check_kv_len(kv_len, config.max_position_embeddings, model_dir)
     tokenizer, stop_ids = load_tokenizer(model_dir), load_stop_ids(model_dir)
+    _check_tokenizer(tokenizer, config.vocab_size, model_dir)
     target = load_target(model_dir, dtype)
     drafter = None if drafter_dir is None else load_drafter(drafter_dir, target, dtype)
     return Engine(
@@ -249,6 +250,15 @@ def load_engine(
         depth=None if drafter is None else drafter.num_proposals,
         block_size=None if drafter is None else drafter.config.block_size,
     )
+
+
+def _check_tokenizer(tokenizer: Tokenizer, vocab_size: int, model_dir: Path) -> None:
+    # A smaller tokenizer is normal: vocabularies are padded to round numbers.
+    if tokenizer.highest_id >= vocab_size:
+        raise ModelError(
+            f"{model_dir}: tokenizer.json has ids up to {tokenizer.highest_id}, but the model's "
+            f"vocab_size is {vocab_size}; put the tokenizer of this model there"
+        )
 
 
 def _check_kv_len(asked: int | None, num_positions: int, model_dir: Path) -> int:

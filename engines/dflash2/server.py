@@ -21,7 +21,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -39,6 +39,7 @@ METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # just then makes the next request fail through no fault of anybody.
 KEEP_ALIVE_S = 600
 SHUTDOWN_S = 2
+CLIENT_LEFT = 499  # nginx's number; nobody is there to read it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,12 @@ class Server:
                 Route("/health", self.health),
                 Route("/metrics", self.metrics),
             ],
-            exception_handlers={BadRequestError: _bad_request, HTTPException: _http_error},
+            exception_handlers={
+                BadRequestError: _bad_request,
+                HTTPException: _http_error,
+                ClientDisconnect: _hung_up_while_sending,
+                Exception: _internal_error,
+            },
         )
 
     # --- generation ---
@@ -157,11 +163,22 @@ class Server:
         self, prompt_ids: tuple[int, ...], settings: api.Settings, default_tokens: int | None
     ) -> GenerationRequest:
         """The checked request; `default_tokens` None: as many as still fit."""
+        if not prompt_ids:
+            raise BadRequestError(
+                "the prompt has no tokens; give at least one", param="prompt", code="empty_prompt"
+            )
         max_tokens = self._max_tokens(len(prompt_ids), settings.max_tokens, default_tokens)
+        if settings.min_tokens > max_tokens:
+            raise BadRequestError(
+                f"min_tokens is {settings.min_tokens} and max_tokens is {max_tokens}; "
+                "min_tokens must not be the larger one",
+                param="min_tokens",
+                code="conflicting_fields",
+            )
         return GenerationRequest(
             prompt_ids=prompt_ids,
             max_tokens=max_tokens,
-            min_tokens=min(settings.min_tokens, max_tokens),
+            min_tokens=settings.min_tokens,
             sampling=SamplingParams(
                 temperature=settings.temperature,
                 top_p=settings.top_p,
@@ -437,6 +454,17 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """A defect of ours outside of decoding; Starlette lets the traceback reach stderr as well."""
+    message = f"internal error: {type(error).__name__}: {error}"
+    body = api.error_object(message, type_="server_error", code="internal_error")
+    return JSONResponse(body, status_code=500)
+
+
+async def _hung_up_while_sending(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)
+
+
 class _EventStream(StreamingResponse):
     """Server-sent events; their source is closed, and so its job cancelled, with the response."""
 
@@ -463,7 +491,7 @@ async def _unless_hung_up(request: Request, work: Awaitable[Response]) -> Respon
         await asyncio.wait({working, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        return Response(status_code=499)  # nginx's number for a client that left; nobody reads it
+        return Response(status_code=CLIENT_LEFT)
     finally:
         await _cancel(working)
         await _cancel(hanging_up)

@@ -84,6 +84,11 @@ class Tokenizer:
     def num_tokens(self) -> int:
         return int(self._library.get_vocab_size(with_added_tokens=True))
 
+    @property
+    def highest_id(self) -> int:
+        ids: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        return max(ids.values())
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._library.encode(text, add_special_tokens=add_special_tokens).ids)
 

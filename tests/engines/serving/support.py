@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,7 +176,7 @@ class Served:
 
 @contextmanager
 def serving(pair: Pair, *options: str) -> Iterator[Served]:
-    """The process itself on a free port, stopped with SIGTERM at the end."""
+    """The process itself on a free port, stopped with Ctrl-C at the end, which must end it well."""
     command = [sys.executable, "-m", "engines.dflash2", "serve", "--model", str(pair.target)]
     command += ["--served-name", "tiny", "--port", "0", "--threads", "1", *options]
     process = subprocess.Popen(
@@ -188,8 +188,9 @@ def serving(pair: Pair, *options: str) -> Iterator[Served]:
         port = int(greeting.split("http://127.0.0.1:")[1].split()[0])
         yield Served(process=process, port=port, url=f"http://127.0.0.1:{port}")
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def environment() -> dict[str, str]:
@@ -236,8 +237,7 @@ def play(rounds: Iterator[Round]) -> Iterator[Round]:
     yield from rounds
 
 
-@contextmanager
-def scripted(tokenizer: Tokenizer, script: Script) -> Iterator[httpx.Client]:
+def scripted(tokenizer: Tokenizer, script: Script) -> AbstractContextManager[httpx.Client]:
     """A client of a server in this process, whose every request gets the script's rounds."""
     engine = Engine(
         decode=lambda prompt_ids, **_: play(script()),
@@ -248,11 +248,17 @@ def scripted(tokenizer: Tokenizer, script: Script) -> Iterator[httpx.Client]:
         depth=7,
         block_size=8,
     )
+    return in_this_process(engine)
+
+
+@contextmanager
+def in_this_process(engine: Engine) -> Iterator[httpx.Client]:
+    """A client of a server that runs this engine in threads of the test's own process."""
     scheduler = Scheduler(lambda request, queue_s: engine.generate(request, queue_s=queue_s))
     facts = Facts(
         served_name="tiny",
         model_dir=Path("target"),
-        drafter_dir=Path("drafter"),
+        drafter_dir=None if engine.depth is None else Path("drafter"),
         dtype="float32",
         num_threads=1,
         version=None,

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+import torch
 
 from engines.dflash2.decode import Round
+from engines.dflash2.engine import load_engine
 from engines.dflash2.tokenizer import Tokenizer
 
 from .support import (
@@ -23,9 +25,9 @@ from .support import (
     Pair,
     complete,
     counters,
+    in_this_process,
     prefill,
     scripted,
-    serving,
     step,
     stream,
     text_of,
@@ -110,20 +112,23 @@ def test_continuous_usage_is_a_running_total(client: httpx.Client) -> None:
     assert expected[-1] == 9
 
 
-def test_cold_and_warm_greedy_requests_give_identical_text(pair: Pair) -> None:
+def test_cold_warm_and_undrafted_greedy_requests_give_identical_text(pair: Pair) -> None:
     body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 60}
-    with serving(pair, "--dflash2", "on", "--dflash2-model", str(pair.drafter)) as served:
-        first, second = (
-            httpx.post(f"{served.url}/v1/completions", json=body, timeout=30).json() for _ in "ab"
-        )
-    with serving(pair) as plain:
-        undrafted = httpx.post(f"{plain.url}/v1/completions", json=body, timeout=30).json()
-        health = httpx.get(f"{plain.url}/health").json()
-    assert first["choices"] == second["choices"] == undrafted["choices"]
+    drafted, plain = (
+        load_engine(pair.target, drafter_dir, dtype=torch.float32, kv_len=KV_LEN)
+        for drafter_dir in (pair.drafter, None)
+    )
+    with in_this_process(drafted) as client:
+        cold, warm = complete(client, **body), complete(client, **body)
+    with in_this_process(plain) as client:
+        undrafted = complete(client, **body)
+        health = client.get("/health").json()
+    assert cold["choices"] == warm["choices"] == undrafted["choices"]
     # without a drafter nothing is drafted, and what does not exist is null
     assert (health["drafter"], health["depth"], health["block"]) == ("none", None, None)
     assert undrafted["timings"]["plain_steps"] == 59
     assert undrafted["timings"]["rounds"] == 0
+    assert undrafted["timings"]["accepted_per_position"] == []
 
 
 def test_a_seed_reproduces_a_sampled_answer_and_another_seed_does_not(client: httpx.Client) -> None:
@@ -155,6 +160,7 @@ def test_token_ids_as_a_prompt_are_the_same_as_their_text(client: httpx.Client) 
         complete(client, prompt=tokens, **body)["choices"]
         == complete(client, prompt=PROMPT, **body)["choices"]
         == complete(client, prompt=[PROMPT], **body)["choices"]
+        == complete(client, prompt=[tokens], **body)["choices"]
     )
 
 
@@ -382,6 +388,7 @@ BAD_REQUESTS = [
     ({"max_tokens": "5"}, 'max_tokens is "5"', "max_tokens", "invalid_value"),
     ({"max_tokens": 1.5}, "max_tokens is 1.5", "max_tokens", "invalid_value"),
     ({"min_tokens": 9, "max_tokens": 5}, "min_tokens is 9", "min_tokens", "conflicting_fields"),
+    ({"min_tokens": 17}, "max_tokens is 16", "min_tokens", "conflicting_fields"),
     ({"max_token": 5}, 'unknown field "max_token"; did you mean "max_tokens"?', "max_token", None),
     ({"zzz": 5}, 'unknown field "zzz"; known: ', "zzz", "unknown_field"),
     ({"n": 2}, "n is 2, but this engine does not support", "n", "unsupported"),
@@ -396,6 +403,8 @@ BAD_REQUESTS = [
     ({"prompt": ""}, 'prompt is empty ("")', "prompt", "empty_prompt"),
     ({"prompt": []}, "prompt is empty ([])", "prompt", "empty_prompt"),
     ({"prompt": ["a", "b"]}, "prompt holds 2 prompts", "prompt", "invalid_value"),
+    ({"prompt": [""]}, 'prompt is empty ([""])', "prompt", "empty_prompt"),
+    ({"prompt": [[[1]]]}, "prompt is [[[1]]]", "prompt", "invalid_value"),
     ({"prompt": 5}, "prompt is 5", "prompt", "invalid_value"),
     ({"prompt": [1, "a"]}, 'prompt is [1, "a"]', "prompt", "invalid_value"),
     ({"prompt": None}, 'the request has no "prompt"', "prompt", "missing_field"),
@@ -556,6 +565,17 @@ def test_a_client_that_hangs_up_frees_the_engine(tokenizer: Tokenizer, streamed:
         page = counters(client)
     assert page['request_success_total{finished_reason="abort"}'] == 1
     assert page["generation_tokens_total"] < 200
+
+
+def test_a_client_that_hangs_up_while_it_sends_leaves_no_trace(
+    tokenizer: Tokenizer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with scripted(tokenizer, lambda: iter(())) as client:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
+            connection.sendall(head)
+        assert client.get("/health").json()["quiet"]
+    assert capfd.readouterr().err == ""
 
 
 def test_health_answers_and_shows_the_queue_while_a_request_runs(tokenizer: Tokenizer) -> None:
