@@ -33,6 +33,7 @@ PROJECT = Path(__file__).parents[2]
 """Where engines start: `python -m engines.dflash2` is found from here."""
 
 POLLS_PER_S = 5
+POLL_TIMEOUT_S = 5.0
 GRACE_S = 10.0
 """How long an engine may take to end after SIGTERM."""
 
@@ -232,17 +233,17 @@ async def wait_ready(engine: RunningEngine, model: str) -> None:
     """Until health and one real token came; raises BootError that shows the log's end."""
     began_s = time.perf_counter()
     deadline_s = began_s + engine.boot_timeout_s
-    throttler = Throttler(rate_limit=POLLS_PER_S, period=1.0)
+    throttler = Throttler(rate_limit=1, period=1 / POLLS_PER_S)
     reason = "nothing was asked yet"
     while time.perf_counter() < deadline_s:
         async with throttler:
             answer = await _ask_ready(engine, model)
+        if engine.died:  # looked at first: on a port that was taken, somebody else answers
+            raise _early_end(engine)
         if answer is None:
             await _note_ready(engine, time.perf_counter() - began_s)
             return
         reason = answer
-        if engine.died:
-            raise _early_end(engine)
         if engine.process is None:
             raise BootError(
                 f"variant {engine.boot.variant!r}: nothing usable at {engine.boot.url} ({reason}); "
@@ -270,7 +271,7 @@ def _early_end(engine: RunningEngine) -> BootError:
 async def _ask_ready(engine: RunningEngine, model: str) -> str | None:
     """None when it answers a completion, else what is missing."""
     try:
-        health = await engine.http.get(engine.adapter.health_path)
+        health = await engine.http.get(engine.adapter.health_path, timeout=POLL_TIMEOUT_S)
         if health.status_code not in (200, 404):  # 404: an OpenAI server without that page
             return f"{engine.adapter.health_path} says HTTP {health.status_code}"
         response = await engine.http.post(

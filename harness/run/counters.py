@@ -26,7 +26,7 @@ class CounterReader:
         self._http = http
         self._adapter = adapter
         self._patience_s = patience_s
-        self._throttler = Throttler(rate_limit=POLLS_PER_S, period=1.0)
+        self._throttler = Throttler(rate_limit=1, period=1 / POLLS_PER_S)
         self.last_page: str | None = None
 
     async def snapshot(

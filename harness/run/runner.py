@@ -134,10 +134,13 @@ class _Runner:
         self.reporter.begin(f"run {self.folder.manifest.run_id}", total)
         state: State = "failed"
         try:
+            done = 0.0
             for number, (block, cells) in enumerate(todo):
                 if number:
                     await asyncio.sleep(self.matrix.schedule.cooldown_s)
                 await self._block(block, cells)
+                done += sum(self._work(cell) for cell in cells)
+                self._advance(done - self.pace.done)  # what a dead engine left undone
             state = "finished"
         except asyncio.CancelledError:
             state = "stopped"
@@ -167,7 +170,6 @@ class _Runner:
         except HarnessError as error:
             self._say(where, "unavailable", str(error))
             for cell in left:
-                self.reporter.advance(self._work(cell))
                 self.folder.append(
                     CellEnd(
                         where=replace(where, cell_id=cell.cell_id),
@@ -242,10 +244,12 @@ class _Runner:
         self.folder.append(LogEntry(where=where, at=utc_now(), event=event, message=message))
 
     def finished_repetition(self, cell: Cell, where: Where) -> None:
-        work = work_of(cell) if where.repetition != WARMUP else 0.0
-        self.pace.done += work
+        self._advance(work_of(cell) if where.repetition != WARMUP else 0.0)
         self._status("running", where)
-        if work:
+
+    def _advance(self, work: float) -> None:
+        if work > 0:
+            self.pace.done += work
             self.reporter.advance(work)
 
     def _status(self, state: State, where: Where) -> None:

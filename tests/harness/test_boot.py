@@ -1,0 +1,183 @@
+"""Engines are started, awaited and stopped for certain; what goes wrong says what to do."""
+
+import asyncio
+import re
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from harness.errors import BootError, PortInUse
+from harness.records import Boot, Engine, Model, Variant, Where
+from harness.run import boot
+from harness.scripted_server import DONE, Received, Script, page, serving
+
+WHERE = Where(run_id="r", session_id="s1", block_id="b1", boot_id="b1-s1")
+SCRIPTED = ("{python}", "-m", "harness.scripted_server")
+
+
+def variant(*command: str, adapter: str = "dflash2", timeout_s: float = 60.0, **changes) -> Variant:
+    facts = {"name": "e", "adapter": adapter, "kind": "process", "command": command}
+    engine = Engine(**{**facts, "boot_timeout_s": timeout_s, **changes})
+    return Variant(name="plain", engine=engine, target=Model(name="scripted", path="scripted"))
+
+
+async def booted(of: Variant, folder: Path, model: str = "scripted") -> Boot:
+    """Start, wait, stop; the last record."""
+    engine = await boot.launch(of, {}, WHERE, folder)
+    error = None
+    try:
+        await boot.wait_ready(engine, model)
+    except BootError as failure:
+        error = str(failure)
+        raise
+    finally:
+        last = await boot.stop(engine, error=error)
+    return last
+
+
+def lives(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_a_boot_is_described_and_leaves_no_process(tmp_path):
+    record = await booted(variant(*SCRIPTED), tmp_path)
+    assert record.pid is not None
+    assert not lives(record.pid)
+    assert record.ready_s is not None
+    assert record.ready_s > 0
+    assert record.argv[0] == "{python}"
+    assert record.version == "scripted"
+    assert record.health is not None
+    assert record.health["block"] == 8
+    assert record.exit_code == -15
+    assert record.stopped_at is not None
+    assert record.build is not None
+
+
+async def test_an_engine_that_ends_early_is_quoted(tmp_path):
+    with pytest.raises(BootError, match="exit code 1 before") as caught:
+        await booted(variant(*SCRIPTED, "--refuse-to-boot"), tmp_path)
+    assert "| scripted engine: refusing to boot as asked" in str(caught.value)
+
+
+async def test_a_program_that_is_not_there(tmp_path):
+    with pytest.raises(BootError, match="'no-such-engine' cannot be started"):
+        await boot.launch(variant("no-such-engine"), {}, WHERE, tmp_path)
+
+
+async def test_an_engine_that_is_never_ready_is_stopped(tmp_path):
+    sleeper = variant(
+        "{python}", "-c", "import time; time.sleep(60)", "{port}", adapter="openai", timeout_s=1.0
+    )
+    with pytest.raises(BootError, match=r"not ready in 1 s.*raise boot_timeout_s"):
+        await booted(sleeper, tmp_path)
+
+
+async def test_another_model_name_is_the_engines_own_words(tmp_path):
+    with pytest.raises(BootError, match=re.escape("HTTP 404: ")) as caught:
+        await booted(variant(*SCRIPTED), tmp_path, model="other")
+    assert "'other' is not served here" in str(caught.value)
+
+
+async def test_a_port_that_was_taken_meanwhile(tmp_path, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(boot, "_free_port", lambda: taken.getsockname()[1])
+        with pytest.raises(PortInUse, match="another process took the port"):
+            await booted(variant(*SCRIPTED), tmp_path)
+
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(99)"
+processes = [
+    subprocess.Popen([sys.executable, "-c", child]),
+    subprocess.Popen([sys.executable, "-c", child], start_new_session=True),
+]
+print(*(process.pid for process in processes), flush=True)
+time.sleep(99)
+"""
+
+
+async def test_whatever_an_engine_started_is_ended_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(boot, "GRACE_S", 1.5)
+    stubborn = variant("{python}", "-c", STUBBORN, "{port}", adapter="openai")
+    engine = await boot.launch(stubborn, {}, WHERE, tmp_path)
+    log = tmp_path / "stdout.log"
+    while not log.read_text():
+        await asyncio.sleep(0.05)
+    children = [int(pid) for pid in log.read_text().split()]
+    assert all(lives(pid) for pid in children)
+    record = await boot.stop(engine)
+    assert record.pid is not None
+    assert not any(lives(pid) for pid in (record.pid, *children))
+    assert record.exit_code == -9
+
+
+async def test_secrets_are_used_but_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    environment = {"HF_TOKEN": "s3cret", "LEVEL": "3"}
+    of = variant(*SCRIPTED, api_key_env="MY_KEY", environment=environment)
+    engine = await boot.launch(of, {}, WHERE, tmp_path)
+    record = await boot.stop(engine)
+    assert engine.headers == {"Authorization": "Bearer s3cret"}
+    assert record.environment == {"HF_TOKEN": "(left out)", "LEVEL": "3"}
+    assert "s3cret" not in repr(record)
+
+
+async def test_a_key_that_is_not_exported_is_named(tmp_path):
+    of = variant(kind="attach", url="http://127.0.0.1:9", api_key_env="NO_SUCH_KEY")
+    with pytest.raises(BootError, match="export NO_SUCH_KEY="):
+        await boot.launch(of, {}, WHERE, tmp_path)
+
+
+# --- servers that run already ---------------------------------------------------------------------
+
+
+async def test_attaching_to_nothing_says_so(tmp_path):
+    with pytest.raises(BootError, match=r"nothing usable at http://127.0.0.1:9"):
+        await booted(variant(adapter="openai", kind="attach", url="http://127.0.0.1:9"), tmp_path)
+
+
+async def test_ready_means_a_real_completion_and_not_a_list_of_models(tmp_path):
+    asked: list[str] = []
+
+    def respond(received: Received) -> Script:
+        asked.append(received.path)
+        if received.path == "/health":
+            return page("{}")
+        if received.path == "/v1/models":
+            return page('{"data": [{"id": "scripted"}]}')
+        still_loading = asked.count("/v1/chat/completions") < 3
+        return page("loading", status=503) if still_loading else Script(sends=[(0, DONE)])
+
+    with serving(respond) as server:
+        of = variant(*sleeping(), adapter="openai")
+        engine = await boot.launch(of, {}, WHERE, tmp_path)
+        await engine.http.aclose()
+        engine.http = httpx.AsyncClient(base_url=server.url, trust_env=False)
+        await boot.wait_ready(engine, "scripted")
+        await boot.stop(engine)
+    assert asked.count("/v1/chat/completions") == 3
+
+
+def sleeping() -> tuple[str, ...]:
+    return (sys.executable, "-c", "import time; time.sleep(60)", "{port}")
+
+
+async def test_attached_servers_are_left_alone(tmp_path):
+    def respond(received: Received) -> Script:
+        if received.path == "/v1/chat/completions":
+            return Script(sends=[(0, DONE)])
+        return page('{"data": [{"id": "scripted"}]}')
+
+    with serving(respond) as server:
+        of = variant(adapter="openai", kind="attach", url=server.url)
+        record = await booted(of, tmp_path)
+        assert record.pid is None
+        assert record.health == {"id": "scripted", "data": [{"id": "scripted"}]}

@@ -1,0 +1,191 @@
+"""Pieces of the runner that need no engine; tests/e2e/test_run.py has whole runs."""
+
+import asyncio
+import io
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from harness.records import Cell, Manifest, Plan, RepetitionEnd, Request, Sampling, Where
+from harness.run import commands, runner
+from harness.run.progress import Bar, PlainLines, time_left
+from harness.run.raw import Asked, RawExchange, RawRepetition, read_spool, write_spool
+from harness.scripted_server import DONE, chunk, event, usage
+from harness.store import RunFolder
+
+WHERE = Where(
+    run_id="r", session_id="s1", block_id="b1", boot_id="b1-s1", cell_id="cell", repetition=0
+)
+NOON = "2026-01-01T12:00:00.000Z"
+
+
+def repetition() -> RawRepetition:
+    """One request that went well and one whose stream broke off."""
+    last = event({"choices": [], "usage": usage(5, 2)})
+    reads = ((1_100, chunk({"content": "\u4e2d "})), (2_100, chunk({}, "stop") + last + DONE))
+    where = replace(WHERE, request_id="cell.b1-s1.0.0")
+    whole = RawExchange(
+        asked=Asked(where=where, prompt_id="p", kind="prose", index=0, max_tokens=9),
+        started_at=NOON,
+        t_sched_ns=50,
+        t0_ns=100,
+        end_ns=2_200,
+        connect_s=None,
+        http_status=200,
+        content_type="text/event-stream",
+        content_encoding="",
+        reads=reads,
+        error=None,
+    )
+    other = replace(where, request_id="cell.b1-s1.0.1")
+    torn = replace(whole, asked=replace(whole.asked, where=other, index=1), reads=reads[:1])
+    end = RepetitionEnd(
+        where=WHERE,
+        started_at=NOON,
+        window_s=1.0,
+        num_requests=2,
+        num_failed=0,
+        in_flight_max=1,
+        cpu_share=None,
+        loop_lag_max_s=None,
+    )
+    return RawRepetition(end=end, exchanges=(whole, torn))
+
+
+def folder_of(tmp_path) -> RunFolder:
+    cell = Cell(
+        cell_id="cell",
+        variant="plain",
+        workload="generate",
+        prompt_set="two",
+        concurrency=1,
+        load="single",
+        assignment="balanced",
+        length="natural",
+        sampling=Sampling(),
+        max_tokens=9,
+        repetitions=1,
+        num_requests=2,
+        engine="e",
+        adapter="openai",
+        target="m",
+        drafter=None,
+        k=None,
+        workload_key="w",
+        subject_key="s",
+        protocol_id="p",
+        reference_cell_id=None,
+        reference_reason=None,
+    )
+    manifest = Manifest(
+        schema=1,
+        run_id="r",
+        created_at=NOON,
+        tool="dflashbench",
+        matrix_yaml="",
+        matrix_path="m.yaml",
+        name="m",
+        purpose="smoke",
+        prompt_sets={},
+        prompt_kinds={},
+        models={},
+        held_constant={},
+        plan=Plan(cells=(cell,), blocks=(), plan_hash="h", estimated_s=None),
+    )
+    return RunFolder.create(tmp_path, manifest)
+
+
+def test_a_spool_gives_back_what_was_put_in(tmp_path):
+    write_spool(tmp_path / "a.bin", repetition())
+    assert read_spool(tmp_path / "a.bin") == repetition()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
+@pytest.fixture
+def _parser_in_a_thread(monkeypatch):
+    @contextmanager
+    def threads():
+        with ThreadPoolExecutor(1) as pool:
+            yield pool
+
+    monkeypatch.setattr(runner, "_parser", threads)
+
+
+@pytest.mark.usefixtures("_parser_in_a_thread")
+async def test_what_a_killed_session_spooled_is_parsed_later(tmp_path):
+    folder = folder_of(tmp_path)
+    write_spool(folder.spool_path("cell", "b1-s1", 0), repetition())
+    await runner.recover(folder)
+    (end,) = folder.read(RepetitionEnd)
+    assert (end.num_requests, end.num_failed) == (2, 1)
+    assert [request.status for request in folder.read(Request)] == ["ok", "failed"]
+    assert folder.read_events("cell", "b1-s1", 0)[0].text == "\u4e2d "
+    assert list((folder.path / "spool").iterdir()) == []
+
+
+@pytest.mark.usefixtures("_parser_in_a_thread")
+async def test_a_spool_whose_records_are_there_is_only_removed(tmp_path):
+    folder = folder_of(tmp_path)
+    folder.append(repetition().end)
+    write_spool(folder.spool_path("cell", "b1-s1", 0), repetition())
+    await runner.recover(folder)
+    assert len(folder.read(RepetitionEnd)) == 1
+    assert list((folder.path / "spool").iterdir()) == []
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_work_clean_up_and_a_second_one_does_not_disturb_it(number):
+    cleaned: list[str] = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(30)
+        finally:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+            cleaned.append("yes")
+
+    with pytest.raises(KeyboardInterrupt):
+        commands.run_until_stopped(work())
+    assert cleaned == ["yes"]
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def test_plain_lines_say_share_and_cell(capsys):
+    lines = PlainLines()
+    lines.begin("run r", 8.0)
+    lines.at("cell  repetition 1 of 2")
+    lines.advance(2.0)
+    lines.end()
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "run r"
+    assert said[1].startswith(" 25%  cell  repetition 1 of 2  about ")
+
+
+def test_a_bar_on_a_terminal():
+    screen = io.StringIO()
+    bar = Bar(Console(file=screen, force_terminal=True, width=120))
+    bar.begin("run r", 8.0)
+    bar.at("cell")
+    bar.advance(2.0)
+    bar.note("a note [in] brackets")
+    bar.end()
+    assert "25 %" in screen.getvalue()
+    assert "a note [in] brackets" in screen.getvalue()
+
+
+def test_the_time_left_in_words():
+    assert time_left(None) == ""
+    assert time_left(40.4) == "about 40 s left"
+    assert time_left(600) == "about 10 min left"
