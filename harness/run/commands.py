@@ -61,7 +61,10 @@ def resume(run: Path, *, progress: Reporter) -> RunFolder:
     folder = RunFolder.open(run)
     matrix = _same_matrix(folder.manifest)
     _refuse_other_device(folder)
-    _measure(matrix, folder.manifest.plan, folder, progress)
+    if exit_code(folder) == 0:
+        progress.note(f"{folder.manifest.run_id} is complete, nothing is left to do")
+    else:
+        _measure(matrix, folder.manifest.plan, folder, progress)
     return folder
 
 

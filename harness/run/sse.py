@@ -24,7 +24,9 @@ def events(reads: Iterable[tuple[int, bytes]]) -> Iterator[Event]:
     """Events and comments in order. reads: (time, bytes) as they came from the network."""
     fields: list[tuple[bytes, bytes]] = []
     at_ns = 0
-    for at_ns, line, ended in _lines(reads):
+    for number, (at_ns, line, ended) in enumerate(_lines(reads)):
+        if number == 0:
+            line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark may lead the stream
         if line.startswith(b":"):
             yield Event(at_ns=at_ns, data=None)
         elif line:

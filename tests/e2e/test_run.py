@@ -15,7 +15,6 @@ import pytest
 from harness import measures
 from harness.errors import ConfigError, UsageError
 from harness.records import (
-    Boot,
     Cell,
     CellEnd,
     LogEntry,
@@ -166,11 +165,11 @@ def test_status_of_a_finished_run(finished_run):
     assert found.unavailable == ()
 
 
-def test_resuming_a_finished_run_boots_nothing(finished_run):
-    before = len(finished_run.read(Boot))
+def test_resuming_a_finished_run_starts_nothing(finished_run, capsys):
     commands.resume(finished_run.path, progress=PlainLines())
-    assert len(finished_run.read(Boot)) == before
-    assert len(measured(finished_run)) == 56
+    assert len(finished_run.read(Session)) == 1
+    assert len(finished_run.boots()) == 4
+    assert "nothing is left to do" in capsys.readouterr().err
 
 
 # --- engines that fail ----------------------------------------------------------------------------

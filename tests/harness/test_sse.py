@@ -44,6 +44,11 @@ def test_an_event_without_data_is_none():
     assert whole(b"event: ping\n\n\n\n") == []
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_field():
+    stream = b"\xef\xbb\xbfdata: a\n\ndata: \xef\xbb\xbfb\n\n"
+    assert whole(stream) == [(b"a", b"", True), (b"\xef\xbb\xbfb", b"", True)]
+
+
 def test_unicode_line_separators_are_text():
     text = "x\u2028y\u0085z\u2029w".encode()
     assert whole(b"data: " + text + b"\n\n") == [(text, b"", True)]
