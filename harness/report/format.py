@@ -13,6 +13,7 @@ INVALID_MARK = "✗"
 WARNING_MARK = "⚠"
 
 # an underscore inside a word is no emphasis, so file and metric names stay readable
+_PIPE = "\\|"  # ends no table cell, not even within code
 _MARKDOWN_SIGNS = re.compile(r"([\\`*\[\]|$~#]|(?<![^\W_])_|_(?![^\W_]))")
 
 
@@ -80,16 +81,30 @@ def mebibytes(value: int) -> str:
 
 def escape(text: str) -> str:
     """A name as itself in a Markdown table, whatever it holds."""
-    one_line = " ".join(text.split())
-    safe = one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _escape_inline(" ".join(text.split()))
+
+
+def _escape_inline(text: str) -> str:
+    safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKDOWN_SIGNS.sub(r"\\\1", safe)
+
+
+def prose(text: str) -> str:
+    """A sentence of ours, which may put code between backticks; all else is escaped."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # an odd backtick came with a name: none of them means code
+        return escape(text)
+    return "".join(
+        f"`{part.replace('|', _PIPE)}`" if number % 2 else _escape_inline(part)
+        for number, part in enumerate(parts)
+    )
 
 
 def code(text: str) -> str:
     """Text between backticks, of which it may itself hold some; a pipe would still end a table
     cell.
     """
-    one_line = " ".join(text.split()).replace("|", "\\|")
+    one_line = " ".join(text.split()).replace("|", _PIPE)
     fence = "`" * (max((len(run) for run in re.findall("`+", one_line)), default=0) + 1)
     pad = " " if "`" in one_line else ""
     return f"{fence}{pad}{one_line}{pad}{fence}"

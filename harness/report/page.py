@@ -12,7 +12,7 @@ from harness.analysis.summary import Summary
 from harness.checks import CHECKS
 from harness.report import format as fmt
 from harness.report import sentences, tables
-from harness.report.plots import Picture
+from harness.report.plots import PLOTS, Picture
 from harness.report.tables import Entry, Table
 
 
@@ -34,13 +34,14 @@ def results_page(summary: Summary, pictures: Sequence[Picture]) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # Markdown: `text` and `table` escape what they print
     )
-    environment.filters.update(text=fmt.escape, code=fmt.code, table=markdown_table, quoted=_quoted)
+    environment.filters.update(
+        text=fmt.escape, prose=fmt.prose, code=fmt.code, table=markdown_table, quoted=_quoted
+    )
     text = environment.get_template("RESULTS.md.j2").render(_content(summary, pictures))
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def _content(summary: Summary, pictures: Sequence[Picture]) -> Mapping[str, Any]:
-    by_name = {picture.name: picture for picture in pictures}
     return {
         "run_id": summary.manifest.run_id,
         "name": summary.manifest.name,
@@ -55,9 +56,9 @@ def _content(summary: Summary, pictures: Sequence[Picture]) -> Mapping[str, Any]
         "definitions": _definitions(),
         "tables": {name: make(summary) for name, make in tables.TABLES.items()},
         "loads": _loads(summary),
-        "bars": [p for name, p in by_name.items() if name.endswith("_by_kind")],
-        "curves": [p for name, p in by_name.items() if name.endswith("_by_concurrency")],
-        "positions": [p for name, p in by_name.items() if name.endswith("_acceptance")],
+        "pictures": {
+            plot: [picture for picture in pictures if picture.plot == plot] for plot in PLOTS
+        },
         "verdicts": _verdict_counts(summary),
         "num_checks": len(CHECKS),
         "num_cells": len(summary.data.views),
@@ -190,7 +191,7 @@ def markdown_table(table: Table) -> str:
     if under:
         lines += ["", f"n/a: {'; '.join(under)}."]
     for note in table.notes:
-        lines += ["", f"> {fmt.escape(note)}"]
+        lines += ["", f"> {fmt.prose(note)}"]
     return "\n".join(lines)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from harness.analysis.comparisons import Crossing
@@ -22,6 +24,7 @@ from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.records import Estimate
 from harness.report import format as fmt
+from harness.report import sentences
 from harness.report.tables import position_depth
 
 # Okabe and Ito's palette, told apart with any kind of colour vision; plain decoding is always grey.
@@ -56,8 +59,9 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """`name` is the file's; `notes` are sentences for under it; `draw` makes the figure."""
+    """`plot` is its row, `name` its file; `notes` stand under it; `draw` makes the figure."""
 
+    plot: str
     name: str
     alt: str
     notes: tuple[str, ...]
@@ -105,9 +109,9 @@ def decode_rate_by_kind(summary: Summary) -> list[Picture]:
 def _bars_picture(summary: Summary, section: Section) -> Picture:
     kinds = (*section.kinds, ALL)
     missing = [
-        f"{view.cell.variant}, {kind}: {estimate.reason}."
+        f"{view.cell.variant}, {'all kinds' if kind == ALL else kind}: {estimate.reason}"
         for view in section.views
-        for kind in kinds
+        for kind in (kinds if view.requests else (ALL,))
         if (estimate := _estimate(summary, view, "decode_rate", kind)).value is None
     ]
     void = [
@@ -116,6 +120,7 @@ def _bars_picture(summary: Summary, section: Section) -> Picture:
         if _is_void(summary, view)
     ]
     return Picture(
+        plot="decode_rate_by_kind",
         name=f"{fmt.slug(section.word)}_by_kind",
         alt="Decode rate of each variant by kind of prompt, with the speed-up over its reference",
         notes=(*missing, *void),
@@ -140,25 +145,22 @@ def _draw_bars(summary: Summary, section: Section, kinds: Sequence[str]) -> Figu
             void = _is_void(summary, view)
             top = _bar(axes, x, width * 0.94, estimate, shades[view.cell.variant], void=void)
             tallest = max(tallest, top)
-            _bar_label(axes, x, top, summary, view, kind, estimate, shades[view.cell.variant])
+            speedup = _estimate(summary, view, "speedup", kind).value
+            _bar_label(axes, x, top, speedup, estimate, shades[view.cell.variant], num_variants)
     axes.set_xlim(places[0] - 0.55, places[-1] + 0.55)
     axes.set_ylim(0, tallest * 1.16 if tallest else 1)
     axes.xaxis.set_major_locator(FixedLocator(places))
     axes.xaxis.set_major_formatter(
         FixedFormatter(["all kinds" if kind == ALL else kind for kind in kinds])
     )
-    axes.tick_params(axis="both", length=0, pad=6)
-    axes.spines["left"].set_visible(False)
-    axes.yaxis.grid(True, color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
+    _plain_frame(axes)
     axes.axvline(places[-1] - 0.675, color=GRID, linewidth=0.8)
     _title(
-        figure,
         axes,
         "Decode rate of one stream, tokens per second",
         _bars_subtitle(summary, section),
     )
-    _legend(axes, [(view.cell.variant, shades[view.cell.variant]) for view in section.views])
+    _legend(figure, [(view.cell.variant, shades[view.cell.variant]) for view in section.views])
     return figure
 
 
@@ -187,27 +189,26 @@ def _bar_label(
     axes: Axes,
     x: float,
     top: float,
-    summary: Summary,
-    view: CellView,
-    kind: str,
+    speedup: float | None,
     estimate: Estimate,
     colour: str,
+    num_variants: int,
 ) -> None:
-    """Speed-up where there is one, the rate otherwise."""
-    speedup = _estimate(summary, view, "speedup", kind)
+    """Speed-up where there is one; else the rate, where there is room for it."""
     assert estimate.value is not None
-    text = fmt.number(estimate.value, 3) if speedup.value is None else fmt.times(speedup.value)
-    bold = speedup.value is not None
+    if speedup is None and num_variants > 2:
+        return
     axes.annotate(
-        text,
+        fmt.number(estimate.value, 3) if speedup is None else f"{speedup:.2f}x",
         (x, top),
         xytext=(0, 3),
         textcoords="offset points",
         ha="center",
         va="bottom",
-        fontsize=9.5 if bold else 8.5,
-        fontweight="bold" if bold else "normal",
-        color=colour if bold else MUTED,
+        fontsize=8.5 if speedup is None else 9.5 if num_variants < 3 else 7.5,
+        fontweight="normal" if speedup is None else "bold",
+        color=MUTED if speedup is None else colour,
+        path_effects=[withStroke(linewidth=2, foreground="white")],  # over a neighbour's bar
     )
 
 
@@ -240,7 +241,7 @@ def throughput_by_concurrency(summary: Summary) -> list[Picture]:
     if not sections:
         return []
     notes = [
-        f"{section.word}, {view.cell.variant} at c = {view.cell.concurrency}: {estimate.reason}."
+        f"{section.word}, {view.cell.variant} at c = {view.cell.concurrency}: {estimate.reason}"
         for section in sections
         for view in section.views
         if (estimate := _estimate(summary, view, HEADLINE["concurrency"], ALL)).value is None
@@ -249,6 +250,7 @@ def throughput_by_concurrency(summary: Summary) -> list[Picture]:
         notes.append("Hollow points are invalid or serve an unbalanced mix: not comparable.")
     return [
         Picture(
+            plot="throughput_by_concurrency",
             name="throughput_by_concurrency",
             alt="Aggregate throughput of each variant over the number of requests in flight",
             notes=tuple(notes),
@@ -268,10 +270,10 @@ def _draw_curves(summary: Summary, sections: Sequence[Section]) -> Figure:
         _concurrency_axis(axes, section)
         axes.set_title(SHAPES[section.load], pad=10, fontsize=10.5, color=INK)
     for axes, section in zip(panels, sections, strict=True):
-        axes.set_ylim(0, tallest * 1.18 if tallest else 1)
+        axes.set_ylim(0, tallest * 1.2 if tallest else 1)
         _end_labels(axes, summary, section, shades)
-        for crossing in summary.crossings.get(section.word, ()):
-            _bracket(axes, crossing)
+        for row, crossing in enumerate(_found_over_references(summary, section)):
+            _bracket(axes, crossing, row)
     figure.suptitle(
         "Aggregate throughput, tokens per second",
         x=0.012,
@@ -344,10 +346,7 @@ def _concurrency_axis(axes: Axes, section: Section) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FixedFormatter([str(level) for level in section.levels]))
     axes.set_xlabel("requests in flight, c")
-    axes.tick_params(axis="both", length=0, pad=6)
-    axes.spines["left"].set_visible(False)
-    axes.yaxis.grid(True, color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
+    _plain_frame(axes)
 
 
 def _end_labels(axes: Axes, summary: Summary, section: Section, shades: Mapping[str, str]) -> None:
@@ -378,18 +377,27 @@ def _end_labels(axes: Axes, summary: Summary, section: Section, shades: Mapping[
         )
 
 
-def _bracket(axes: Axes, crossing: Crossing) -> None:
-    """The band in which one curve overtakes the other."""
+def _found_over_references(summary: Summary, section: Section) -> list[Crossing]:
+    """Those of other pairs stand in words only."""
+    return [
+        crossing
+        for crossing in sentences.over_references(summary, section)
+        if crossing.bracket.found
+    ]
+
+
+def _bracket(axes: Axes, crossing: Crossing, row: int) -> None:
+    """The band in which one curve overtakes the other; a second one is labelled a line lower."""
     low, high = crossing.bracket.last_ahead, crossing.bracket.first_behind
-    if low is None or high is None:
-        return
+    assert low is not None
+    assert high is not None
     axes.axvspan(low, high, color="#F2C14E", alpha=0.22, linewidth=0, zorder=0)
     axes.annotate(
-        f"crossover\nc = {low} to {high}",
-        ((low * high) ** 0.5, axes.get_ylim()[1] * 0.985),
+        f"{crossing.leader} falls behind:\nc = {low} to {high}",
+        ((low * high) ** 0.5, axes.get_ylim()[1] * (0.985 - 0.11 * row)),
         ha="center",
         va="top",
-        fontsize=9,
+        fontsize=8.5,
         color="#7A5B00",
     )
 
@@ -398,71 +406,62 @@ def _bracket(axes: Axes, crossing: Crossing) -> None:
 
 
 def acceptance_by_position(summary: Summary) -> list[Picture]:
-    """A panel per drafted variant: one line a kind, from the first drafted token to the last."""
-    found = []
-    for section in summary.sections:
-        views = [view for view in section.views if position_depth(summary, view)]
-        silent = [
-            f"{view.cell.variant}: {_estimate(summary, view, 'acceptance_length', ALL).reason}."
-            for view in section.views
-            if view.cell.drafter is not None and view not in views
-        ]
-        if section.workload == "generate" and views:
-            found.append(
-                Picture(
-                    name=f"{fmt.slug(section.word)}_acceptance",
-                    alt="Share of rounds that accept each drafted position, by kind of prompt",
-                    notes=tuple(silent),
-                    draw=_positions_drawing(summary, section, views),
-                )
-            )
-    return found
+    """A picture per drafted variant: one line a kind, from the first drafted token to the last."""
+    return [
+        _positions_picture(summary, section, view)
+        for section in summary.sections
+        if section.workload == "generate"
+        for view in section.views
+        if position_depth(summary, view)
+    ]
 
 
-def _positions_drawing(
-    summary: Summary, section: Section, views: Sequence[CellView]
-) -> Callable[[], Figure]:
-    return lambda: _draw_positions(summary, section, views)
+def _positions_picture(summary: Summary, section: Section, view: CellView) -> Picture:
+    gaps = [
+        f"{kind}: {estimate.reason}"
+        for kind in section.kinds
+        if (estimate := _estimate(summary, view, "acceptance_length", kind)).value is None
+    ]
+    return Picture(
+        plot="acceptance_by_position",
+        name=f"{fmt.slug(section.word)}_acceptance_{fmt.slug(view.cell.variant)}",
+        alt=f"Share of rounds in which {view.cell.variant} accepts each drafted position, by kind",
+        notes=tuple(gaps),
+        draw=lambda: _draw_positions(summary, section, view),
+    )
 
 
-def _draw_positions(summary: Summary, section: Section, views: Sequence[CellView]) -> Figure:
-    figure = Figure(figsize=(WIDTH_IN, 4.3 * len(views) ** 0.5), layout="constrained")
-    panels = figure.subplots(len(views), 1, squeeze=False)
+def _draw_positions(summary: Summary, section: Section, view: CellView) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, 4.3), layout="constrained")
+    axes = figure.subplots()
     shades = dict(zip(section.kinds, COLOURS * len(section.kinds), strict=False))
-    for axes, view in zip(panels[:, 0], views, strict=True):
-        depth = position_depth(summary, view)
-        positions = list(range(1, depth + 1))
-        for kind in section.kinds:
-            shares = _shares(summary, view, kind, depth)
-            axes.plot(
-                positions,
-                shares,
-                color=shades[kind],
-                linewidth=2,
-                marker="o",
-                markersize=5,
-                clip_on=False,
-            )
-        pooled = _shares(summary, view, ALL, depth)
-        axes.plot(positions, pooled, color=INK, linewidth=1.4, linestyle=(0, (4, 2)))
-        axes.set_ylim(0, 1.02)
-        axes.set_xlim(0.85, depth + 0.15)
-        axes.xaxis.set_major_locator(FixedLocator(positions))
-        axes.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
-        axes.yaxis.set_major_formatter(FixedFormatter(["0", "25 %", "50 %", "75 %", "100 %"]))
-        axes.set_xlabel("position in the draft (1 is the first drafted token)")
-        axes.tick_params(axis="both", length=0, pad=6)
-        axes.spines["left"].set_visible(False)
-        axes.yaxis.grid(True, color=GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        _position_labels(axes, summary, view, section.kinds, depth, shades)
-        _title(
-            figure,
-            axes,
-            f"Share of rounds that accept a drafted position, {view.cell.variant}",
-            "the points of a line, summed, plus one are its acceptance length, written beside "
-            "its name",
+    depth = position_depth(summary, view)
+    positions = list(range(1, depth + 1))
+    for kind in section.kinds:
+        axes.plot(
+            positions,
+            _shares(summary, view, kind, depth),
+            color=shades[kind],
+            linewidth=2,
+            marker="o",
+            markersize=5,
+            clip_on=False,
         )
+    pooled = _shares(summary, view, ALL, depth)
+    axes.plot(positions, pooled, color=INK, linewidth=1.4, linestyle=(0, (4, 2)))
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(0.85, depth + 0.15)
+    axes.xaxis.set_major_locator(FixedLocator(positions))
+    axes.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
+    axes.yaxis.set_major_formatter(FixedFormatter(["0", "25 %", "50 %", "75 %", "100 %"]))
+    axes.set_xlabel("position in the draft (1 is the first drafted token)")
+    _plain_frame(axes)
+    _position_labels(axes, summary, view, section.kinds, depth, shades)
+    _title(
+        axes,
+        f"Share of rounds that accept a drafted position, {view.cell.variant}",
+        "the points of a line, summed, plus one are its acceptance length, written beside its name",
+    )
     return figure
 
 
@@ -525,7 +524,16 @@ def _estimate(summary: Summary, view: CellView, metric: str, kind: str) -> Estim
     return row.estimate
 
 
-def _title(figure: Figure, axes: Axes, title: str, subtitle: str) -> None:
+def _plain_frame(axes: Axes) -> None:
+    """Horizontal guide lines and a base, both behind the data."""
+    axes.tick_params(axis="both", length=0, pad=6)
+    axes.spines["left"].set_visible(False)
+    axes.yaxis.grid(True, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines["bottom"].set_zorder(0)
+
+
+def _title(axes: Axes, title: str, subtitle: str) -> None:
     axes.set_title(f"{title}\n", fontsize=13, fontweight="bold", pad=12)
     axes.annotate(
         subtitle,
@@ -538,19 +546,17 @@ def _title(figure: Figure, axes: Axes, title: str, subtitle: str) -> None:
     )
 
 
-def _legend(axes: Axes, entries: Sequence[tuple[str, str]]) -> None:
-    """Names in their colours, above the right edge."""
-    handles = [axes.bar(0, 0, color=colour, label=name) for name, colour in entries]
-    axes.legend(
+def _legend(figure: Figure, entries: Sequence[tuple[str, str]]) -> None:
+    """In a row under the plot, where any number of names has room."""
+    handles = [Patch(color=colour, label=name) for name, colour in entries]
+    figure.legend(
         handles=handles,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.055),
-        ncols=len(handles),
+        loc="outside lower center",
+        ncols=min(len(handles), 5),
         frameon=False,
         handlelength=0.9,
         handleheight=0.9,
-        columnspacing=1.4,
-        borderaxespad=0.2,
+        columnspacing=1.6,
     )
 
 

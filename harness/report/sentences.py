@@ -27,7 +27,7 @@ def headline(summary: Summary) -> str:
         for sentence in (
             _single_stream(summary, section)
             if section.workload == "generate"
-            else crossovers(summary, section)
+            else _under_load(summary, section)
         )
     ]
     if not parts:
@@ -103,9 +103,33 @@ def _extremes(summary: Summary, section: Section, view: CellView) -> Iterator[st
 # --- under load -----------------------------------------------------------------------------------
 
 
+def _under_load(summary: Summary, section: Section) -> Iterator[str]:
+    """For the headline: where each drafted variant stands against its reference, if known."""
+    for crossing in over_references(summary, section):
+        if crossing.bracket.last_ahead is not None or crossing.bracket.first_behind is not None:
+            yield _crossover(section, crossing)
+
+
 def crossovers(summary: Summary, section: Section) -> Iterator[str]:
+    """Against references whatever was found; between other pairs only where they cross."""
+    named = over_references(summary, section)
     for crossing in summary.crossings.get(section.word, ()):
-        yield _crossover(section, crossing)
+        if crossing in named or crossing.bracket.found:
+            yield _crossover(section, crossing)
+
+
+def over_references(summary: Summary, section: Section) -> list[Crossing]:
+    """The pairs of a variant and its reference."""
+    pairs = [
+        {view.cell.variant, view.reference.cell.variant}
+        for view in section.views
+        if view.reference is not None
+    ]
+    return [
+        crossing
+        for crossing in summary.crossings.get(section.word, ())
+        if {crossing.leader, crossing.other} in pairs
+    ]
 
 
 def _crossover(section: Section, crossing: Crossing) -> str:
@@ -117,12 +141,18 @@ def _crossover(section: Section, crossing: Crossing) -> str:
             f"c = {high} on: the crossover lies between."
         )
     elif low is not None:
-        said = f"{begin} is clearly ahead of {crossing.other} up to c = {low}; no crossover up to "
-        said += f"c = {max(crossing.levels)}."
+        said = f"{begin} is clearly ahead of {crossing.other} up to c = {low}"
+        top = max(crossing.levels)
+        said += ", the highest level." if low == top else f"; no crossover up to c = {top}."
     elif high is not None:
         said = f"{begin} is clearly behind {crossing.other} from c = {high} on."
     else:
         said = f"{begin} and {crossing.other} cannot be told apart at any level that counts."
+    if crossing.excluded == crossing.levels:
+        return (
+            f"{begin} and {crossing.other} cannot be compared: every level is invalid or serves "
+            "an unbalanced mix."
+        )
     if crossing.excluded:
         levels = fmt.listed([str(level) for level in crossing.excluded])
         said += f" Level c = {levels} cannot decide (unbalanced mix or invalid)."

@@ -209,7 +209,7 @@ def _strict(summary: Summary, view: CellView, kind: str) -> Entry:
         return missing(headline.estimate.reason)
     excess = headline.estimate.value / strict.estimate.value - 1
     text = f"{fmt.rate(strict.estimate.value)} ({fmt.percent(excess)})"
-    return Entry(text=text, value=strict.estimate.value)
+    return Entry(text=text, value=strict.estimate.value, mark=Figures(summary).mark(view))
 
 
 def acceptance_by_position(summary: Summary) -> list[Table]:
@@ -328,11 +328,26 @@ def section_grids(summary: Summary, section: Section) -> list[Table]:
                 title=grid.title,
                 columns=("variant", *(f"c = {level}" for level in section.levels)),
                 rows=tuple(_grid_row(summary, section, grid, variant) for variant in variants),
-                notes=_verdict_notes(summary, section.views) if first else (),
+                notes=_first_notes(summary, section) if first else (),
                 section=section.word,
             )
         )
     return tables
+
+
+def _first_notes(summary: Summary, section: Section) -> tuple[str, ...]:
+    notes = _verdict_notes(summary, section.views)
+    num_prompts = len(section.views[0].prompt_kinds)
+    mixed = [level for level in section.levels if level % num_prompts]
+    if section.load != "wave" or not mixed:
+        return notes
+    levels = fmt.listed([str(level) for level in mixed])
+    return (
+        *notes,
+        f"At c = {levels} a wave holds no whole round of the {num_prompts} prompts, so waves "
+        "differ in mix and the figure is that of the median wave. The closed loop has no such "
+        "step.",
+    )
 
 
 def _grid_row(summary: Summary, section: Section, grid: Grid, variant: str) -> tuple[Entry, ...]:

@@ -1,0 +1,168 @@
+"""The command line as a program: exit codes, messages, and what a script may rely on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness import cli
+from harness.errors import BootError
+from harness.run import commands
+from harness.store import RunFolder
+
+from . import synthetic
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    synthetic.write_run(folder, synthetic.matrix(levels=()))
+    return folder
+
+
+RUN_ID = "20261129-120000-synthetic"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["frobnicate"], ["show"], ["show", "latest", "--frobnicate"]],
+    ids=["nothing", "unknown command", "no run", "unknown option"],
+)
+def test_a_wrong_argument_ends_with_four_and_says_how_it_is_used(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 4
+    assert "usage: dflashbench" in capsys.readouterr().err
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--help"])
+
+    told = capsys.readouterr().out
+    for command in ("plan", "run", "resume", "report", "show", "doctor", "status"):
+        assert f"\n    {command} " in told
+
+
+def test_a_run_is_found_by_id_by_path_and_as_the_latest(results: Path) -> None:
+    folder = results / RUN_ID
+
+    assert cli.find_run(RUN_ID, results) == folder
+    assert cli.find_run(str(folder), Path("elsewhere")) == folder
+    assert cli.find_run("latest", results) == folder
+
+
+def test_an_unknown_run_is_quoted_with_the_nearest_one(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["show", "20261129-120000-synthetc", "--results", str(results)]) == 4
+
+    told = capsys.readouterr().err
+    assert "'20261129-120000-synthetc'" in told
+    assert f"did you mean {RUN_ID}?" in told
+    assert "Traceback" not in told
+
+
+def test_no_run_at_all_is_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "latest", "--results", str(tmp_path)]) == 3
+    assert "no run in" in capsys.readouterr().err
+
+
+def test_a_missing_matrix_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "configs/matrices/nowhere.yaml"]) == 4
+    assert "nowhere.yaml" in capsys.readouterr().err
+
+
+def test_show_prints_tables(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "latest", "--results", str(results)]) == 0
+
+    told = capsys.readouterr().out
+    assert "Decode rate, tok/s" in told
+    assert "verdict: ok" in told
+
+
+def test_show_json_prints_one_object_per_line(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["show", RUN_ID, "--json", "--results", str(results)]) == 0
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (rate,) = [
+        line
+        for line in lines
+        if (line["variant"], line["kind"], line["metric"]) == ("plain", "all", "decode_rate")
+    ]
+    assert rate["unit"] == "tok/s"
+    assert rate["n"] == 30
+
+
+def test_report_prints_where_it_lies(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["report", RUN_ID, "--results", str(results), "--reports", str(tmp_path)]
+
+    assert cli.main(arguments) == 0
+    assert Path(capsys.readouterr().out.strip()).is_file()
+
+
+def test_status_counts_cells(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", RUN_ID, "--results", str(results)]) == 0
+    assert "cells finished: 4 of 4" in capsys.readouterr().out
+
+
+def test_run_ends_with_one_line_of_json(
+    results: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    measured = RunFolder.open(results / RUN_ID)
+    monkeypatch.setattr(commands, "run_matrix", lambda path, **_: measured)
+
+    code = cli.main(["run", "m.yaml", "--json", "--reports", str(tmp_path)])
+
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert code == 0
+    assert json.loads(last) == {
+        "run_id": RUN_ID,
+        "results": str(results / RUN_ID),
+        "report": str(tmp_path / RUN_ID / "RESULTS.md"),
+        "verdict": "ok",
+    }
+
+
+def test_a_run_whose_variant_does_not_boot_ends_with_three_and_still_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = synthetic.write_run(tmp_path, synthetic.matrix(levels=()), broken_variant="DFlash2")
+    monkeypatch.setattr(commands, "run_matrix", lambda path, **_: folder)
+
+    assert cli.main(["run", "m.yaml", "--reports", str(tmp_path / "reports")]) == 3
+
+    told = capsys.readouterr()
+    assert "the server ended with code 1 before it was ready" in told.err
+    assert "verdict: invalid" in told.out
+
+
+def test_an_engine_error_is_one_message_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path, **_: object) -> RunFolder:
+        raise BootError("port 8000 is in use; stop what listens there")
+
+    monkeypatch.setattr(commands, "run_matrix", refuse)
+
+    assert cli.main(["run", "m.yaml"]) == 3
+    assert capsys.readouterr().err == "dflashbench: port 8000 is in use; stop what listens there\n"
+
+
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(path: Path, **_: object) -> RunFolder:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "run_matrix", stop)
+
+    assert cli.main(["run", "m.yaml"]) == 130
+    assert "dflashbench resume latest" in capsys.readouterr().err

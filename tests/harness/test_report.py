@@ -1,0 +1,284 @@
+"""The page, its tables and pictures, and what a program reads from a report."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.summary import Summary, summarise
+from harness.records import Request
+from harness.report import export, page, plots, tables
+from harness.report import format as fmt
+from harness.report.build import write_report
+from harness.report.tables import Entry, Table
+
+from . import synthetic
+
+STRANGE = "MTP | k=3 <b> $$x_1$ `q`"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    asked = synthetic.matrix(levels=(1, 8))
+    return summarise(synthetic.write_run(tmp_path_factory.mktemp("results"), asked))
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """A drafter with an awkward name, void because its outputs loop."""
+
+    def loop(request: Request) -> Request:
+        is_drafted = not str(request.where.cell_id).startswith("plain")
+        return replace(request, distinct_4gram_share=0.1) if is_drafted else request
+
+    folder = synthetic.write_run(
+        tmp_path_factory.mktemp("results"),
+        synthetic.matrix(levels=(), drafters=(STRANGE,)),
+        behaviours={STRANGE: synthetic.DFLASH2},
+        edit=loop,
+    )
+    return summarise(folder)
+
+
+@pytest.fixture(scope="module")
+def built(run: Summary, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(run, tmp_path_factory.mktemp("reports"))
+
+
+# --- numbers and names ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0004, "0.0004000"),
+        (37.58, "37.58"),
+        (243.584, "243.6"),
+        (1234567.891, "1234568"),
+        (99.996, "100.0"),
+        (9.9999, "10.00"),
+        (0.0, "0"),
+        (-1.5, "-1.500"),
+    ],
+)
+def test_numbers_have_four_digits_and_neither_exponent_nor_separator(
+    value: float, text: str
+) -> None:
+    assert fmt.number(value) == text
+
+
+def test_shares_are_percent_and_only_none_and_all_are_whole() -> None:
+    assert [fmt.percent(share) for share in (0.0, 0.46, 0.9957, 1.0)] == [
+        "0 %",
+        "46.0 %",
+        "99.6 %",
+        "100 %",
+    ]
+
+
+def test_long_times_are_told_in_hours() -> None:
+    assert [fmt.duration(seconds) for seconds in (45, 700, 12000)] == [
+        "45 s",
+        "12 min",
+        "3 h 20 min",
+    ]
+
+
+def test_a_name_is_itself_in_markdown() -> None:
+    assert fmt.escape("org/a|b") == r"org/a\|b"
+    assert fmt.escape("Qwen<3>-a & b") == "Qwen&lt;3&gt;-a &amp; b"
+    assert fmt.escape("two\nlines") == "two lines"
+    assert fmt.escape("_kv_len_ $x$ `y`") == r"\_kv_len\_ \$x\$ \`y\`"
+
+
+def test_code_may_hold_backticks_and_pipes() -> None:
+    assert fmt.code("a") == "`a`"
+    assert fmt.code("a`b|c") == r"`` a`b\|c ``"
+
+
+def test_a_sentence_keeps_its_code_unless_a_name_brings_a_backtick() -> None:
+    assert fmt.prose("Set `length: forced` for a|b.") == r"Set `length: forced` for a\|b."
+    assert fmt.prose("'a`b' differs") == r"'a\`b' differs"
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def unescaped_pipes(line: str) -> int:
+    return len(re.findall(r"(?<!\\)\|", line))
+
+
+def test_every_row_of_every_table_has_the_same_number_of_cells(strange: Summary) -> None:
+    for make in tables.TABLES.values():
+        for table in make(strange):
+            lines = [ln for ln in page.markdown_table(table).splitlines() if ln.startswith("|")]
+            assert {unescaped_pipes(line) for line in lines} == {len(table.columns) + 1}
+
+
+def test_a_gap_is_marked_with_a_letter_and_the_reason_stands_below() -> None:
+    gap = Entry(text="n/a", value=None, reason="no round count")
+    table = Table(
+        name="t",
+        title="T",
+        columns=("variant", "rate"),
+        rows=((tables.label("plain"), gap),),
+        notes=("A note.",),
+    )
+
+    assert page.markdown_table(table).splitlines() == [
+        "| variant | rate |",
+        "| :-- | --: |",
+        "| plain | n/a <sup>a</sup> |",
+        "",
+        "n/a: <sup>a</sup> no round count.",
+        "",
+        "> A note.",
+    ]
+
+
+def test_an_invalid_figure_is_marked_and_its_verdict_stands_under_the_table(
+    strange: Summary,
+) -> None:
+    (table,) = tables.single_stream(strange)
+
+    assert [entry.mark for entry in table.rows[1][1:]] == ["✗"] * 6
+    assert table.notes[0].startswith(f"✗ loops ({STRANGE}): 30 of 30 outputs repeat themselves")
+
+
+def test_csv_holds_raw_values_and_leaves_gaps_empty(run: Summary, tmp_path: Path) -> None:
+    export.write_tables(run, tmp_path)
+    with (tmp_path / "figures.csv").open(encoding="utf-8") as file:
+        rows = {
+            (row["variant"], row["workload"], row["kind"], row["concurrency"], row["metric"]): row
+            for row in csv.DictReader(file)
+        }
+    rate = rows[("plain", "generate", "all", "1", "decode_rate")]
+    speedup = rows[("plain", "generate", "all", "1", "speedup")]
+
+    assert float(rate["value"]) == pytest.approx(
+        next(row.estimate.value for row in run.rows if row.metric == "decode_rate")
+    )
+    assert speedup["value"] == ""
+    assert (tmp_path / "requests.csv").read_text(encoding="utf-8").count("\n") == 1 + sum(
+        len(view.requests) for view in run.data.views
+    )
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def test_show_json_has_exactly_the_promised_keys(run: Summary) -> None:
+    for line in export.json_lines(run):
+        assert list(json.loads(line)) == [
+            "variant",
+            "workload",
+            "kind",
+            "concurrency",
+            "metric",
+            "value",
+            "low",
+            "high",
+            "unit",
+            "n",
+            "verdicts",
+        ]
+
+
+def test_loops_and_ended_by_itself_are_there_per_kind(run: Summary) -> None:
+    lines = [json.loads(line) for line in export.json_lines(run)]
+    found = {
+        (line["metric"], line["kind"])
+        for line in lines
+        if line["variant"] == "DFlash2" and line["workload"] == "generate"
+    }
+
+    for kind in ("all", *synthetic.KINDS):
+        assert {("loops", kind), ("ended_by_itself", kind)} <= found
+
+
+def test_nan_is_refused(run: Summary) -> None:
+    row = replace(run.rows[0], estimate=replace(run.rows[0].estimate, value=float("nan")))
+
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        list(export.json_lines(replace(run, rows=(row,))))
+
+
+# --- the page and its pictures --------------------------------------------------------------------
+
+
+def test_a_report_is_numbers_page_and_pictures(run: Summary, built: Path) -> None:
+
+    text = built.read_text(encoding="utf-8")
+    linked = re.findall(r"\]\((plots/[^)]+)\)", text)
+    summary = json.loads((built.parent / "summary.json").read_text(encoding="utf-8"))
+
+    assert built.parent.name == run.manifest.run_id
+    assert len(linked) == 3
+    assert all((built.parent / path).stat().st_size > 10_000 for path in linked)
+    assert all((built.parent / path).with_suffix(".svg").exists() for path in linked)
+    assert summary["verdict"] == "ok"
+    assert summary["headline"] in text
+    assert "## How to reproduce" in text
+
+
+def test_the_headline_is_computed_from_rows(run: Summary, strange: Summary) -> None:
+    speedup = next(
+        row
+        for row in run.rows
+        if row.metric == "speedup" and row.variant == "DFlash2" and row.kind == "all"
+    )
+    assert speedup.estimate.value is not None
+
+    told = page.sentences.headline(run)
+
+    assert told.startswith("DFlash2 decodes ")
+    assert fmt.times(speedup.estimate.value) in told
+    assert "There is no speed-up to report" in page.sentences.headline(strange)
+
+
+def test_a_report_built_twice_is_the_same(run: Summary, built: Path, tmp_path: Path) -> None:
+    first, second = built, write_report(run, tmp_path)
+
+    for path in sorted(first.parent.rglob("*")):
+        if path.is_file():
+            twin = second.parent / path.relative_to(first.parent)
+            assert path.read_bytes() == twin.read_bytes(), path.name
+
+
+def test_awkward_names_are_drawn_and_written_literally(strange: Summary, tmp_path: Path) -> None:
+    text = write_report(strange, tmp_path).read_text(encoding="utf-8")
+
+    assert "<b>" not in text
+    assert r"MTP \| k=3 &lt;b&gt; \$\$x_1\$ \`q\`" in text
+
+
+def test_a_point_that_cannot_be_plotted_is_named_under_the_plot(tmp_path: Path) -> None:
+    folder = synthetic.write_run(tmp_path, synthetic.matrix(levels=()), broken_variant="DFlash2")
+
+    (bars,) = plots.decode_rate_by_kind(summarise(folder))
+
+    assert bars.notes[0].startswith("DFlash2, all kinds: block b2: the server ended with code 1")
+
+
+def test_plain_decoding_is_grey_and_each_drafter_has_a_colour_of_its_own(
+    tmp_path: Path,
+) -> None:
+    asked = synthetic.matrix(levels=(), drafters=("A", "B"), boots=2)
+    behaviours = {"A": synthetic.DFLASH2, "B": synthetic.DFLASH2}
+
+    shades = plots.colours(summarise(synthetic.write_run(tmp_path, asked, behaviours=behaviours)))
+
+    assert shades["plain"] == plots.PLAIN_COLOUR
+    assert len(set(shades.values())) == 3
+
+
+def test_an_engine_that_serves_one_at_a_time_is_named(tmp_path: Path) -> None:
+    asked = synthetic.matrix(levels=(1, 2))
+    run = summarise(synthetic.write_run(tmp_path, asked, one_at_a_time=True))
+
+    (sentence,) = page.sentences.one_at_a_time(run)
+
+    assert sentence.startswith("Engine dflash2 serves one request at a time")
