@@ -172,7 +172,8 @@ class Connection(asyncio.Protocol):
         if error is not None or not exchange.response.keeps_connection:
             self.abort()
         self._pool.finished(self)
-        exchange.done.set_result(None)
+        if not exchange.done.done():  # cancelled, when who waited for it was stopped
+            exchange.done.set_result(None)
 
 
 class Pool:

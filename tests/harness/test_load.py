@@ -1,5 +1,6 @@
 """The load shapes, as the server saw them."""
 
+import asyncio
 import gc
 
 import pytest
@@ -121,3 +122,18 @@ async def test_the_client_tells_how_busy_it_was_and_collects_no_garbage_meanwhil
     assert load.cpu_share is not None
     assert load.cpu_share < 1
     assert load.loop_lag_max_s is not None
+
+
+@pytest.mark.parametrize("shape", ["single", "wave", "closed"])
+async def test_a_stop_in_mid_flight_is_only_a_stop(shape):
+    with serving(held) as server:
+        pool = pool_for(server)
+        requests = [pool.endpoint.encode(b"{}")] * 2
+        sending = asyncio.create_task(run_load(shape, requests, pool, concurrency=2))
+        while not server.in_flight:
+            await asyncio.sleep(0.01)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        pool.abort()
+    assert gc.isenabled()
