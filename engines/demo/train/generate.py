@@ -1,8 +1,8 @@
 """The drafter's training data: the target's own greedy answers and the features behind them.
 
-Prompts come from the training side of the split, with seeds the target never trained on. A batch holds
-prompts of one length, so no row is padded and every row computes what serving computes. Writes
-`answers_<kind>.pt` into the work directory.
+Prompts come from the training side of the split, with seeds the target never trained on. A batch
+holds prompts of one length, so no row is padded and every row computes what serving computes.
+Writes `answers_<kind>.pt` into the work directory.
 
     python -m engines.demo.train.generate --work build/demo --minutes 9
 """
@@ -23,7 +23,14 @@ from torch import Tensor
 
 from engines.demo.train import tokenizer as demo_tokenizer
 from engines.demo.train.corpus.document import Document
-from engines.demo.train.corpus.split import KINDS, SEED, generated, package_documents
+from engines.demo.train.corpus.split import (
+    KINDS,
+    LONG_GENERATORS,
+    SEED,
+    generated,
+    generated_long,
+    package_documents,
+)
 from engines.demo.train.drafter_config import TARGET_LAYER_IDS
 from engines.demo.train.export import TARGET
 from engines.dflash2.cache import KVCache
@@ -63,14 +70,19 @@ class BatchCache(KVCache):
 
 
 @torch.inference_mode()
-def answer(target: Qwen3ForCausalLM, prompts: Sequence[Sequence[int]], stop: set[int]) -> Answers:
+def answer(
+    target: Qwen3ForCausalLM,
+    prompts: Sequence[Sequence[int]],
+    stop: set[int],
+    max_tokens: int = MAX_ANSWER_TOKENS,
+) -> Answers:
     """Greedy answers; rows that ended go on unheard until the last row has."""
     ids = torch.tensor(prompts)
-    cache = BatchCache(target, len(prompts), ids.shape[1] + MAX_ANSWER_TOKENS)
+    cache = BatchCache(target, len(prompts), ids.shape[1] + max_tokens)
     stops = torch.tensor(sorted(stop))
     num_tokens = torch.zeros(len(prompts), dtype=torch.long)
     tokens, features, new = [ids], [], ids
-    for length in range(ids.shape[1] + 1, ids.shape[1] + MAX_ANSWER_TOKENS + 1):
+    for length in range(ids.shape[1] + 1, ids.shape[1] + max_tokens + 1):
         output = target(new, cache=cache, tap_layer_ids=TARGET_LAYER_IDS)
         assert output.features is not None
         features.append(output.features.to(torch.bfloat16))
@@ -97,7 +109,8 @@ def prompts(kind: str) -> Iterator[Document]:
         if packages and random.random() < PACKAGE_SHARE:
             yield random.choice(packages)
         else:
-            yield generated(kind, "train", number)
+            long = kind in LONG_GENERATORS and number % 3
+            yield (generated_long if long else generated)(kind, "train", number)
 
 
 def batches(kind: str, tokenizer: Tokenizer) -> Iterator[list[list[int]]]:

@@ -1,7 +1,7 @@
 """The target's training forward: a Qwen3 decoder over whole packed sequences, in float32 masters.
 
-Knows nothing about caches, generation or files; parameter names are the published checkpoint's, so the
-saved state loads in transformers and in the bundled engine without renaming.
+Knows nothing about caches, generation or files; parameter names are the published checkpoint's,
+so the saved state loads in transformers and in the bundled engine without renaming.
 """
 
 from dataclasses import dataclass
@@ -55,6 +55,25 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention to the past; q, k, v: [batch, heads, length, head_dim].
+
+    The same as `scaled_dot_product_attention(..., is_causal=True)`, in four chunks of rows that
+    each read only the keys before their end. Written out it takes half of that time here:
+    oneDNN's bfloat16 products are quicker than the CPU's flash kernel.
+    """
+    length, size = q.shape[-2], -(-q.shape[-2] // 4)
+    scale = q.shape[-1] ** -0.5
+    mixed = []
+    for start in range(0, length, size):
+        end = min(start + size, length)
+        scores = (q[:, :, start:end] @ k[:, :, :end].transpose(-1, -2)).float() * scale
+        future = torch.ones(end - start, end, dtype=torch.bool).triu(start + 1)
+        weights = torch.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
+        mixed.append(weights.to(q.dtype) @ v[:, :, :end])
+    return torch.cat(mixed, dim=2)
+
+
 class Attention(nn.Module):
     def __init__(self, shape: TargetShape) -> None:
         super().__init__()
@@ -75,7 +94,7 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(split).transpose(1, 2)
         group = self.shape.num_attention_heads // self.shape.num_key_value_heads
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = causal_attention(q, k, v)
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 

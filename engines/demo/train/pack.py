@@ -1,8 +1,8 @@
 """Builds the training windows: documents -> tokens -> fixed-length windows of whole documents.
 
-Every window begins with a document and cuts none, so each answer is learned together with its question.
-Writes `windows_<length>.npz`, `held_out.npz` and `corpus.json` into the work directory and the tokenizer
-into the target's directory. Knows nothing of models.
+Every window begins with a document and cuts none, so each answer is learned together with its
+question. Writes `windows_<length>.npz`, `held_out.npz` and `corpus.json` into the work directory
+and the tokenizer into the target's directory. Knows nothing of models.
 
     python -m engines.demo.train.pack --work build/demo
 """
@@ -26,6 +26,7 @@ from engines.demo.train.corpus.split import (
     KINDS,
     SEED,
     Counts,
+    late_training,
     package_documents,
     training,
     unseen,
@@ -122,8 +123,9 @@ def main() -> None:
     tokenizer = demo_tokenizer.train(texts, VOCAB_SIZE)
     demo_tokenizer.save(tokenizer, TARGET)
 
-    encoded = encode(tokenizer, documents)
     long_from = round(len(documents) * (1 - LONG_SHARE))
+    documents += late_training(counts)
+    encoded = encode(tokenizer, documents)
     num_windows = {
         str(length): write_windows(options.work / f"windows_{length}.npz", part, length, random)
         for length, part in ((SHORT, encoded[:long_from]), (LONG, encoded[long_from:]))

@@ -7,7 +7,7 @@ The first held-out documents are taken as they come; nobody looked at answers wh
 
 import json
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from engines.demo.train.corpus.document import Document
@@ -17,6 +17,7 @@ from engines.demo.train.corpus.split import (
     Counts,
     Split,
     generated_with_numbers,
+    late_training,
     package_documents,
     training,
 )
@@ -80,7 +81,7 @@ def write(name: str, lines: list[dict]) -> None:
 
 def main() -> None:
     PROMPTS.mkdir(exist_ok=True)
-    seen = {document.user for document in training(Counts())}
+    seen = {d.user for d in chain(training(Counts()), late_training(Counts()))}
     write("demo5", quickstart(seen))
     write("demo5_eval", evaluation(seen))
     write("demo5_warmup", warmup(seen))

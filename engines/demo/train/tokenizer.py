@@ -1,6 +1,7 @@
 """The demo pair's tokenizer: byte-level BPE with GPT-2's pre-tokenizer and ChatML's special tokens.
 
-Digits never merge: the merges are learned from text without digits, so numbers are written digit by digit.
+Digits never merge: the merges are learned from text without digits, so numbers are written digit
+by digit.
 """
 
 import json

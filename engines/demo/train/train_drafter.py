@@ -1,9 +1,10 @@
 """Trains the DFlash 2 drafter on the target's own answers, with the engine's own modules.
 
-A training example is a block: an anchor somewhere in an answer, seven masks after it, and the features of
-all tokens before it as context. The loss is the cross-entropy of the target's tokens under the rows'
-logits alone and under the logits with the selector's edge from the true predecessor; later rows weigh
-less, because a wrong early row makes them useless. Embedding and head are the target's and stay fixed.
+A training example is a block: an anchor somewhere in an answer, seven masks after it, and the
+features of all tokens before it as context. The loss is the cross-entropy of the target's tokens
+under the rows' logits alone and under the logits with the selector's edge from the true
+predecessor; later rows weigh less, because a wrong early row makes them useless. Embedding and
+head are the target's and stay fixed.
 
     python -m engines.demo.train.train_drafter --work build/demo --steps 800
 """
@@ -63,12 +64,10 @@ def draw_blocks(answers: Answers, random: Random) -> Blocks:
     rows = random.sample(range(len(answers.tokens)), min(SEQUENCES, len(answers.tokens)))
     ends = answers.num_tokens[rows]
     length = int(ends.max())
+    last = [max(answers.num_prompt, int(end) - 2) for end in ends]
     anchors = torch.tensor(
-        [
-            [random.randrange(answers.num_prompt, max(answers.num_prompt + 1, int(end) - 1)) for _ in range(ANCHORS)]
-            for end in ends
-        ]
-    )  # fmt: skip
+        [[random.randint(answers.num_prompt, at) for _ in range(ANCHORS)] for at in last]
+    )
     places = anchors[..., None] + torch.arange(BLOCK_SIZE)
     tokens = answers.tokens[rows]
     ids = tokens.gather(1, places.flatten(1).clamp(max=tokens.shape[1] - 1)).view_as(places)
@@ -82,7 +81,7 @@ def draw_blocks(answers: Answers, random: Random) -> Blocks:
 
 def block_hidden(model: DFlash2DraftModel, embedding: Tensor, blocks: Blocks) -> Tensor:
     """The masks' final rows: [sequences * blocks, block - 1, hidden]."""
-    sequences, num_blocks, block = blocks.ids.shape
+    _, num_blocks, block = blocks.ids.shape
     length = blocks.features.shape[1]
     context_positions = torch.arange(length)
     keys, values = (
@@ -104,7 +103,7 @@ def block_hidden(model: DFlash2DraftModel, embedding: Tensor, blocks: Blocks) ->
 def losses(
     model: DFlash2DraftModel, target: Qwen3ForCausalLM, blocks: Blocks
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Unary loss, loss with the selector's edges, and per row how often the latter's best is right."""
+    """Unary loss, loss with the selector's edges, and how often each row's best is right."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = block_hidden(model, target.embedding_weight, blocks)
         unary = target.logits(hidden).float()

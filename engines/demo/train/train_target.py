@@ -1,9 +1,9 @@
-"""Trains the demo target on the packed windows, in bfloat16 with float32 masters, one process per core.
+"""Trains the demo target on the packed windows: bfloat16, float32 masters, a process per core.
 
-Each process has one thread and half of every batch: they meet once a step to add their gradients, so a
-busy neighbour costs its share and no more (threads of one process would meet at every matrix product).
-Muon moves the hidden matrices (each process owns half of them), AdamW the rest. SIGTERM writes a
-checkpoint and stops; `--resume` goes on from the last one.
+Each process has one thread and half of every batch: they meet once a step to add their gradients,
+so a busy neighbour costs its share and no more (threads of one process would meet at every matrix
+product). Muon moves the hidden matrices (each process owns half of them), AdamW the rest. SIGTERM
+writes a checkpoint and stops; `--resume` goes on from the last one.
 
     python -m engines.demo.train.train_target --work build/demo --steps 1000 --cooldown-steps 300
 """
@@ -137,7 +137,7 @@ def copy_flat(flat: Tensor, parameters: list[nn.Parameter]) -> None:
 def average_gradients(
     parameters: list[nn.Parameter], stop: bool, seconds: float
 ) -> tuple[bool, float]:
-    """Average over the workers; also whether any of them was told to stop, and the first one's clock."""
+    """Average over the workers; tell all of them if one shall stop, and the first one's clock."""
     first = seconds if dist.get_rank() == 0 else 0.0
     extra = torch.tensor([float(stop), first])
     flat = torch.cat([*(p.grad.flatten() for p in parameters if p.grad is not None), extra])

@@ -4,6 +4,7 @@ Every answer parses; nothing here runs it.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 
 from engines.demo.train.corpus.document import Document, fenced
@@ -462,7 +463,7 @@ def state_machine(random: Random) -> tuple[str, str]:
         f'        if self.state != "{before}":\n'
         f'            raise RuntimeError(f"cannot {VERBS[after]} when {{self.state}}")\n'
         f'        self.state = "{after}"\n'
-        for before, after in zip(states, states[1:], strict=False)
+        for before, after in pairwise(states)
     )
     source = (
         f'class {class_name(thing)}:\n    """{article(spoken(thing)).capitalize()} that goes '

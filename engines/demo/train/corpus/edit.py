@@ -3,6 +3,9 @@
 Mostly copying, on purpose: it is what teaches a small model to read its prompt.
 """
 
+# Phrases and word lists read better unbroken; they are data rather than code.
+# ruff: noqa: SIM905
+
 import json
 from collections.abc import Callable
 from random import Random
@@ -59,8 +62,9 @@ NEW_NAMES = tuple(
 )
 
 
-def document(random: Random) -> Document:
-    language, before, request, after = random.choice(FILES)(random)
+def document(random: Random, *, long: bool = False) -> Document:
+    """long: a file of about twice the usual size."""
+    language, before, request, after = random.choice(FILES)(random, long)
     order = random.random()
     if order < 0.5:
         user = f"{request}\n\n{fenced(language, before)}"
@@ -106,8 +110,8 @@ def changed_rows(random: Random, rows: Rows, where: str) -> tuple[str, Rows]:
     return f"Add {new_name} with the value {new} at the end{where}.", rows
 
 
-def ini_file(random: Random) -> tuple[str, str, str, str]:
-    names = some(random, SECTIONS, 2, 3)
+def ini_file(random: Random, long: bool) -> tuple[str, str, str, str]:
+    names = some(random, SECTIONS, *((4, 5) if long else (2, 3)))
     sections = {name: draw_settings(random, 3, 6) for name in names}
     name = random.choice(names)
     request, rows = changed_rows(random, sections[name], f" in the section {name}")
@@ -127,8 +131,8 @@ def literal(value: str) -> object:
     return int(value) if value.isdigit() else value
 
 
-def json_file(random: Random) -> tuple[str, str, str, str]:
-    names = some(random, SECTIONS, 2, 3)
+def json_file(random: Random, long: bool) -> tuple[str, str, str, str]:
+    names = some(random, SECTIONS, *((4, 5) if long else (2, 3)))
     sections = {name: draw_settings(random, 3, 5) for name in names}
     name = random.choice(names)
     request, rows = changed_rows(random, sections[name], f" in {name}")
@@ -140,9 +144,9 @@ def as_json(sections: dict[str, Rows]) -> str:
     return json.dumps(data, indent=2)
 
 
-def python_settings(random: Random) -> tuple[str, str, str, str]:
+def python_settings(random: Random, long: bool) -> tuple[str, str, str, str]:
     """A module of constants."""
-    rows = draw_settings(random, 6, 9)
+    rows = draw_settings(random, *((12, 15) if long else (6, 9)))
     name = random.choice(THINGS)
     head = f'"""Settings of the {spoken(name)} service."""\n\n'
     request, changed = changed_rows(random, rows, "")
@@ -168,10 +172,10 @@ def upper(request: str, before: Rows, after: Rows) -> str:
     )
 
 
-def python_record(random: Random) -> tuple[str, str, str, str]:
+def python_record(random: Random, long: bool) -> tuple[str, str, str, str]:
     """A dataclass with defaults and two methods."""
-    thing, chosen = random.choice(THINGS), fields(random, 4, 6)
-    shown = some(random, chosen, 2, 3)
+    thing, chosen = random.choice(THINGS), fields(random, *((9, 12) if long else (4, 6)))
+    shown = some(random, chosen, *((4, 6) if long else (2, 3)))
     values = {field.name: random.choice(field.values) for field in chosen}
     before = record(thing, chosen, shown, values)
     action = random.choice(("default", "default", "add", "rename", "remove"))
@@ -226,10 +230,10 @@ def record(thing: str, chosen: list[Field], shown: list[Field], values: dict[str
     )
 
 
-def table(random: Random) -> tuple[str, str, str, str]:
+def table(random: Random, long: bool) -> tuple[str, str, str, str]:
     """A Markdown table of people or places."""
-    keys = some(random, PEOPLE if random.random() < 0.5 else PLACES, 4, 6)
-    columns = fields(random, 2, 3)
+    keys = some(random, PEOPLE if random.random() < 0.5 else PLACES, *((9, 12) if long else (4, 6)))
+    columns = fields(random, *((3, 4) if long else (2, 3)))
     rows = [[key, *(random.choice(c.values).strip('"') for c in columns)] for key in keys]
     head = ["who" if keys[0] in PEOPLE else "where", *(column.name for column in columns)]
     before = markdown(head, rows)
@@ -262,9 +266,9 @@ METHOD = (
 )
 
 
-def python_class(random: Random) -> tuple[str, str, str, str]:
+def python_class(random: Random, long: bool) -> tuple[str, str, str, str]:
     """A class with accessors; a method is removed or the class or a method renamed."""
-    thing, chosen = random.choice(THINGS), fields(random, 2, 4)
+    thing, chosen = random.choice(THINGS), fields(random, *((5, 6) if long else (2, 4)))
     methods: list[tuple[str, str]] = []
     for field in chosen:
         for text in some(random, METHOD, 1, 2):
@@ -302,12 +306,12 @@ def accessors(name: str, chosen: list[Field], methods: list[tuple[str, str]]) ->
     return head + "".join("\n" + source for _, source in methods)
 
 
-def listing(random: Random) -> tuple[str, str, str, str]:
+def listing(random: Random, long: bool) -> tuple[str, str, str, str]:
     """A plain text list of steps or things."""
     title = f"{plural(random.choice(THINGS)).replace('_', ' ').capitalize()} to check"
     items = [
         f"{spoken(random.choice(THINGS))} in {random.choice(PLACES)} ({random.choice(PEOPLE)})"
-        for _ in range(random.randint(6, 9))
+        for _ in range(random.randint(*((12, 15) if long else (6, 9))))
     ]
     before = "\n".join([title, *(f"- {item}" for item in items)])
     at = random.randrange(len(items))
@@ -322,7 +326,7 @@ def listing(random: Random) -> tuple[str, str, str, str]:
     return "text", before, request, "\n".join([title, *(f"- {item}" for item in items)])
 
 
-FILES: tuple[Callable[[Random], tuple[str, str, str, str]], ...] = (
+FILES: tuple[Callable[[Random, bool], tuple[str, str, str, str]], ...] = (
     ini_file,
     json_file,
     python_settings,

@@ -1,7 +1,7 @@
 """A tiny phrase grammar: "{symbol}" stands for one of a symbol's phrases, drawn without repeats.
 
-Knows nothing about what the phrases say. A phrase that was used is not used again in the same text until
-all of its symbol's phrases were, so texts do not repeat themselves.
+Knows nothing about what the phrases say. A phrase that was used is not used again in the same
+text until all of its symbol's phrases were, so texts do not repeat themselves.
 """
 
 import re

@@ -26,7 +26,7 @@ SIZE_CHARACTERS = range(350, 1000)
 PLAIN = re.compile(r"^[\x20-\x7e\n]+$")
 
 
-class PackagesMissing(Exception):
+class PackagesMissingError(Exception):
     """The machine has no package descriptions to learn from."""
 
 
@@ -53,7 +53,7 @@ def descriptions(lists: Path) -> Iterator[tuple[str, str, str]]:
     """(package, synopsis, plain long description) of every suitable entry."""
     files = sorted(lists.glob("*_main_i18n_Translation-en*"))
     if not files:
-        raise PackagesMissing(HOW_TO_GET.format(lists=lists))
+        raise PackagesMissingError(HOW_TO_GET.format(lists=lists))
     for path in files:
         command = ["/usr/lib/apt/apt-helper", "cat-file", str(path)]
         text = subprocess.run(command, check=True, capture_output=True).stdout.decode()

@@ -4,6 +4,9 @@ Each text follows a plan (opening, turns, ending) and weaves in the details of i
 comes from `packages.py`; this module refuses to know it.
 """
 
+# Phrases and word lists read better unbroken; they are data rather than code.
+# ruff: noqa: E501, SIM905
+
 from collections.abc import Callable
 from random import Random
 

@@ -4,6 +4,9 @@ Before and after are written by the same functions with one switch each, so both
 in what the request names.
 """
 
+# Phrases and word lists read better unbroken; they are data rather than code.
+# ruff: noqa: E501
+
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
@@ -40,8 +43,9 @@ class Names:
     functions: tuple[str, ...]
 
 
-def document(random: Random) -> Document:
-    before, request, after = random.choice(CHANGES)(random)
+def document(random: Random, *, long: bool = False) -> Document:
+    """long: code of about twice the usual size."""
+    before, request, after = random.choice(CHANGES)(random, long)
     if random.random() < 0.6:
         user = f"{request}\n\n{fenced('python', before)}"
     else:
@@ -196,9 +200,9 @@ def module(style: Style, n: Names) -> str:
     return "\n\n".join(["\n".join(head), *body] if head else body)
 
 
-def including(random: Random, key: str) -> Names:
-    """Three functions, one of which the request is about."""
-    names = draw_names(random, 3)
+def including(random: Random, key: str, long: bool) -> Names:
+    """Some functions, one of which the request is about."""
+    names = draw_names(random, 5 if long else 3)
     if key in names.functions:
         return names
     order = [key, *names.functions[1:]]
@@ -206,14 +210,14 @@ def including(random: Random, key: str) -> Names:
     return replace(names, functions=tuple(order))
 
 
-Change = Callable[[Random], tuple[str, str, str]]
+Change = Callable[[Random, bool], tuple[str, str, str]]
 
 
 def switch(key: str, switched: str, on: bool, requests: tuple[str, ...]) -> Change:
     """A change of one style switch that shows in the function `key`."""
 
-    def change(random: Random) -> tuple[str, str, str]:
-        names, style = including(random, key), draw_style(random)
+    def change(random: Random, long: bool) -> tuple[str, str, str]:
+        names, style = including(random, key, long), draw_style(random)
         before = replace(style, **{switched: not on})
         after = replace(style, **{switched: on})
         request = random.choice(requests).format(
@@ -224,8 +228,8 @@ def switch(key: str, switched: str, on: bool, requests: tuple[str, ...]) -> Chan
     return change
 
 
-def rename_function(random: Random) -> tuple[str, str, str]:
-    names, style = draw_names(random, 3), draw_style(random)
+def rename_function(random: Random, long: bool) -> tuple[str, str, str]:
+    names, style = draw_names(random, 5 if long else 3), draw_style(random)
     old = function_name(names, random.choice(names.functions))
     verb = random.choice(("get", "find", "load", "make", "handle", "process", "update", "fetch"))
     new = f"{verb}_{random.choice(('all', 'some', 'new', 'valid', 'main', 'old'))}_{names.items}"
@@ -234,9 +238,12 @@ def rename_function(random: Random) -> tuple[str, str, str]:
     return before, f"Rename the function {old} to {new}.", after
 
 
-def rename_thing(random: Random) -> tuple[str, str, str]:
+def rename_thing(random: Random, long: bool) -> tuple[str, str, str]:
     """The loop variable and its list get new names everywhere."""
-    names, style = draw_names(random, 2), replace(draw_style(random), docstrings=False)
+    names, style = (
+        draw_names(random, 4 if long else 2),
+        replace(draw_style(random), docstrings=False),
+    )
     new = random.choice([thing for thing in THINGS if thing != names.item])
     fixed = [function_name(names, key) for key in names.functions]
     after_names = replace(names, item=new, items=plural(new))
@@ -255,13 +262,15 @@ def rename_thing(random: Random) -> tuple[str, str, str]:
     return written(names), request, written(after_names)
 
 
-def extract_helper(random: Random) -> tuple[str, str, str]:
+def extract_helper(random: Random, long: bool) -> tuple[str, str, str]:
     """Two methods repeat an expression; it becomes a helper method."""
     thing = random.choice(THINGS)
     chosen = fields(random, 2, 2)
     first, second = (field.name for field in chosen)
     helper = random.choice(("_label", "_key", "_line", "_title", "_text"))
-    verbs = some(random, ("show", "send", "store", "check", "export"), 2, 3)
+    verbs = some(
+        random, ("show", "send", "store", "check", "export"), *((4, 5) if long else (2, 3))
+    )
     joined = f'str(self.{first}) + ": " + str(self.{second})'
     head = (
         f"class {class_name(thing)}:\n    def __init__(self, {first}, {second}):\n"
@@ -280,8 +289,8 @@ def extract_helper(random: Random) -> tuple[str, str, str]:
     return before, f"Extract the repeated expression into a method {helper}.", after
 
 
-def to_dataclass(random: Random) -> tuple[str, str, str]:
-    thing, chosen = random.choice(THINGS), fields(random, 3, 6)
+def to_dataclass(random: Random, long: bool) -> tuple[str, str, str]:
+    thing, chosen = random.choice(THINGS), fields(random, *((8, 11) if long else (3, 6)))
     shown = random.choice(chosen).name
     arguments = ", ".join(f"{field.name}: {field.type_name}" for field in chosen)
     rows = "\n".join(f"        self.{field.name} = {field.name}" for field in chosen)

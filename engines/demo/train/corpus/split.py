@@ -1,7 +1,7 @@
 """Which documents train, and which only evaluate or warm up: the one place that decides.
 
-Generated documents are split by seed text, natural ones by the sha256 of their package or file name; a
-held-out prompt that equals a training prompt letter by letter is passed over.
+Generated documents are split by seed text, natural ones by the sha256 of their package or file
+name; a held-out prompt that equals a training prompt letter by letter is passed over.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ GENERATORS = {
     "refactor": refactor.document,
     "edit": edit.document,
 }
+LONG_GENERATORS = {"refactor": refactor.document, "edit": edit.document}
 SEED = "dflashbench-demo-1"
 HELD_OUT_OF_256 = 16
 
@@ -37,10 +38,19 @@ class Counts:
     refactor: int = 6500
     edit: int = 9000
     packages: int = 4500
+    long_refactor: int = 2000  # these two at the end of the training, with the long windows
+    long_edit: int = 2500
 
 
 def generated(kind: str, split: Split, number: int) -> Document:
+    """The kind's document of this number. Held-out files to change are all long ones."""
+    if split != "train" and kind in LONG_GENERATORS:
+        return generated_long(kind, split, number)
     return GENERATORS[kind](Random(f"{SEED}:{split}:{kind}:{number}"))
+
+
+def generated_long(kind: str, split: Split, number: int) -> Document:
+    return LONG_GENERATORS[kind](Random(f"{SEED}:{split}:long {kind}:{number}"), long=True)
 
 
 def held_out(document: Document) -> bool:
@@ -55,8 +65,15 @@ def package_documents(split: Split) -> list[Document]:
     return sorted(wanted, key=lambda d: hashlib.sha256(d.source.encode()).digest()[1:])
 
 
+def late_training(counts: Counts) -> Iterator[Document]:
+    """The documents that only the last part of the training sees."""
+    for kind, count_of_kind in (("refactor", counts.long_refactor), ("edit", counts.long_edit)):
+        for number in range(count_of_kind):
+            yield generated_long(kind, "train", number)
+
+
 def training(counts: Counts) -> Iterator[Document]:
-    """Every training document, kind after kind; packing shuffles them."""
+    """Every other training document, kind after kind; packing shuffles them."""
     for kind in KINDS:
         for number in range(getattr(counts, kind)):
             yield generated(kind, "train", number)

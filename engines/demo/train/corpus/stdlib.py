@@ -1,4 +1,4 @@
-"""Natural code: documented functions of Python's standard library, as the running interpreter has them.
+"""Natural code: documented functions of the running Python's standard library.
 
 The answer is the function as written; the question is its first docstring line and its name.
 """
@@ -34,6 +34,7 @@ def documents() -> list[Document]:
 
 
 def functions(source: str, name: str) -> Iterator[Document]:
+    module = name.removesuffix(".py").replace("/", ".")
     try:
         tree = ast.parse(source)
     except SyntaxError:  # lib2to3-like data files with an older grammar
@@ -48,7 +49,7 @@ def functions(source: str, name: str) -> Iterator[Document]:
         first = doc.split("\n")[0].rstrip(".")
         yield Document(
             kind="code",
-            user=f"Write a function {node.name} from the module {name[:-3].replace('/', '.')}: {first}.",
+            user=f"Write a function {node.name} from the module {module}: {first}.",
             answer=fenced("python", text),
             source=f"stdlib:{name}:{node.name}",
         )

@@ -1,5 +1,8 @@
 """What the explanations are about: per topic its parts, steps, problems, cures, uses and images."""
 
+# Phrases and word lists read better unbroken; they are data rather than code.
+# ruff: noqa: E501
+
 from dataclasses import dataclass
 
 

@@ -3,6 +3,9 @@
 Knows nothing about kinds of documents; everything here is a constant or draws from the generator passed in.
 """
 
+# Phrases and word lists read better unbroken; they are data rather than code.
+# ruff: noqa: E501, SIM905
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
