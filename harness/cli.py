@@ -23,7 +23,7 @@ from rich.text import Text
 from harness.config import load_matrix
 from harness.errors import HarnessError, ResultsError, UsageError
 from harness.plan import Durations, durations_of, make_plan, remarks
-from harness.records import Cell, Matrix, Plan, RepetitionEnd
+from harness.records import Block, Cell, Matrix, Plan, RepetitionEnd
 from harness.run import commands, files
 from harness.run.progress import reporter
 from harness.store import RunFolder, latest_run
@@ -335,11 +335,9 @@ def _print_plan(matrix: Matrix, made: Plan, console: Console) -> None:
     from harness.report import format as fmt
     from harness.report import sentences
 
-    blocks = Table("block", "variant", "cells", title="Blocks, in running order", box=None)
-    for block in made.blocks:
-        blocks.add_row(block.block_id, Text(block.variant), str(len(block.cell_ids)))
-    console.print(blocks)
-    console.print()
+    console.print(Text("Blocks, in running order", style="bold"))
+    console.print(_blocks_table(made.blocks))
+    console.print(Text("\nCells", style="bold"))
     console.print(_cells_table(made.cells))
     console.print()
     for remark in remarks(matrix, made):
@@ -354,10 +352,16 @@ def _print_plan(matrix: Matrix, made: Plan, console: Console) -> None:
     console.print(Text(f"estimated time: {took}"))
 
 
+def _blocks_table(blocks: Sequence[Block]) -> Table:
+    table = Table("block", "variant", "cells", box=None, pad_edge=False)
+    for block in blocks:
+        table.add_row(block.block_id, Text(block.variant), str(len(block.cell_ids)))
+    return table
+
+
 def _cells_table(cells: Sequence[Cell]) -> Table:
-    table = Table(
-        "cell", "workload", "c", "requests x repetitions", "reference", title="Cells", box=None
-    )
+    columns = ("cell", "workload", "c", "requests x repetitions", "reference")
+    table = Table(*columns, box=None, pad_edge=False)
     for cell in cells:
         table.add_row(
             Text(cell.cell_id),

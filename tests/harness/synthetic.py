@@ -86,7 +86,7 @@ def matrix(
     max_tokens: int = 192,
 ) -> Matrix:
     engine = Engine(name="dflash2", adapter="dflash2", kind="process", command=("python",))
-    target = Model(name="demo-dense", path="engines/demo/dense/target")
+    target = Model(name="demo-dense", path="models/target")
     drafter = Drafter(method="dflash2", model=Model(name="demo-dflash2", path="drafter"), k=7)
     used = prompts or prompt_set()
 
@@ -155,7 +155,7 @@ def write_run(
         purpose=asked.purpose,
         prompt_sets={used.name: used.sha256},
         prompt_kinds={used.name: {prompt.prompt_id: prompt.kind for prompt in used.prompts}},
-        models={"demo-dense": {"path": "engines/demo/dense/target", "sha256": "ab" * 32}},
+        models={"demo-dense": {"path": "models/target", "sha256": "ab" * 32}},
         held_constant=asked.held_constant,
         plan=plan,
     )

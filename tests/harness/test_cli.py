@@ -1,6 +1,7 @@
 """The command line as a program: exit codes, messages, and what a script may rely on."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,30 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(
 
     assert cli.main(["run", "m.yaml"]) == 130
     assert "dflashbench resume latest" in capsys.readouterr().err
+
+
+def test_plan_prints_order_cells_references_and_what_two_boots_can_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(cli, "load_matrix", lambda path: synthetic.matrix(levels=()))
+
+    assert cli.main(["plan", "m.yaml", "--results", str(tmp_path)]) == 0
+
+    told = capsys.readouterr().out
+    blocks = [line.split()[:2] for line in told.splitlines() if re.match(r"b\d", line)]
+    assert blocks == [["b1", "plain"], ["b2", "DFlash2"], ["b3", "DFlash2"], ["b4", "plain"]]
+    assert "none: is the reference" in told
+    # t(2) x 1 % is 4.3 % on logarithms, 4.4 % as a ratio
+    assert "a difference below 4.4 % cannot be told from none" in told
+    assert "estimated time: not known before a first run" in told
+
+
+def test_plan_estimates_from_a_stored_run_of_the_same_matrix(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "load_matrix", lambda path: synthetic.matrix(levels=()))
+
+    assert cli.main(["plan", "m.yaml", "--results", str(results)]) == 0
+    # four boots of 2.5 s; per boot four passes of 680 tokens, 7.5 s plain and 2.8 s drafted: 92 s
+    assert "estimated time: 2 min" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.analysis import ledger, outputs, throughput
-from harness.analysis.metrics import COMPARISONS, METRICS
+from harness.analysis.metrics import COMPARISONS, METRICS, POSITION_METRICS
 from harness.analysis.summary import ALL, Section, Summary, summarise
 from harness.cell_view import CellView, OutputEvents
 from harness.records import Request, RequestError
@@ -383,3 +383,12 @@ def test_a_missing_figure_always_has_a_reason(run: Summary) -> None:
 
     assert gaps
     assert all(row.estimate.reason for row in gaps)
+
+
+def test_the_page_on_figures_holds_every_metric() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text(encoding="utf-8")
+    rows = {**METRICS, **COMPARISONS, **POSITION_METRICS}
+
+    for name, row in rows.items():
+        assert f"| `{name}` | {row.unit} | {row.direction} | {row.description} |" in page
+    assert page.count("\n| `") == len(rows)
