@@ -5,11 +5,12 @@ HarnessError
 ├── UsageError         the command line
 ├── ResultsError       a results folder that cannot be read or written
 ├── BootError          an engine that did not start, or died
-│   └── PortInUse
+│   └── PortInUseError
 └── EngineError        an engine that answers, but not as its adapter expects
 
-Each message quotes what was written, says what is wrong and what to do. A failed request is not among them: it
-is data (`records.RequestError`). The harness's own mistakes stay assertions and plain tracebacks.
+Each message quotes what was written, says what is wrong and what to do. A failed request is not
+among them: it is data (`records.RequestError`). The harness's own mistakes stay assertions and
+plain tracebacks.
 """
 
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class BootError(HarnessError):
     exit_code = 3
 
 
-class PortInUse(BootError):
+class PortInUseError(BootError):
     pass
 
 

@@ -1,11 +1,13 @@
 """Every type that is written to a results folder or computed from one.
 
-Plain data and nothing else: this module knows no file, no clock, no engine and no arithmetic. All types are
-frozen and keyword-only. Units stand at the end of a name (`_s`, `_ns`, `_bytes`, `_tok_per_s`); a name without
-one is a count, a word or an id. A value that was not measured is None, never 0.
+Plain data and nothing else: this module knows no file, no clock, no engine and no arithmetic. All
+types are frozen and keyword-only. Units stand at the end of a name (`_s`, `_ns`, `_bytes`,
+`_tok_per_s`); a name without one is a count, a word or an id. A value that was not measured is
+None, never 0.
 
-Order of the file: what the user wrote, what the plan made of it, what a run recorded, what analysis computed.
-`docs/results-format.md` is the promise about the recorded part; `SCHEMA` rises when that promise changes.
+Order of the file: what the user wrote, what the plan made of it, what a run recorded, what
+analysis computed. `docs/results-format.md` is the promise about the recorded part; `SCHEMA` rises
+when that promise changes.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ Assignment: TypeAlias = Literal["round-robin", "rotate", "balanced"]
 LengthPolicy: TypeAlias = Literal["natural", "forced"]
 Level: TypeAlias = Literal["ok", "warning", "invalid"]
 
-# --- what the user wrote (a matrix, read and checked by config.py) ---------------------------------------
+# --- what the user wrote (a matrix, read and checked by config.py) --------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Drafter:
-    """What proposes tokens: `method` is none of our words but the field's (dflash2, mtp, ngram, ...)."""
+    """What proposes tokens; `method` is the field's own word (dflash2, mtp, ngram, ...)."""
 
     method: str
     model: Model | None = None
@@ -62,7 +64,7 @@ class Variant:
     target: Model
     drafter: Drafter | None = None  # None: plain decoding
     flags: Mapping[str, Any] = field(default_factory=dict)
-    reference: str | None = None  # name of the variant that speed-ups are taken over, when not the plain one
+    reference: str | None = None  # the variant that speed-ups are over; None: the plain one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,7 @@ class Workload:
     levels: tuple[int, ...] = (1,)
     load: LoadShape = "single"
     assignment: Assignment = "balanced"
-    num_requests: int | None = None  # per repetition, load closed; None: max(4c, 4 x prompts), whole rounds
+    num_requests: int | None = None  # per closed repetition; None: max(4c, 4 x prompts), rounded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,14 +133,14 @@ class Matrix:
     goals: Mapping[str, float] = field(default_factory=dict)
 
 
-# --- what the plan made of it ------------------------------------------------------------------------------
+# --- what the plan made of it ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Variant x workload x prompt set x c x load shape x sampling x length policy, with its identity.
+    """Variant x workload x prompts x c x load shape x sampling x length policy, and its identity.
 
-    Two cells measure the same thing when `workload_key` is equal, and the same subject when `subject_key` is.
+    Cells of one `workload_key` do the same work, cells of one `subject_key` have the same subject.
     `protocol_id` says how a number was made: figures of two protocol ids never share a table.
     """
 
@@ -183,7 +185,7 @@ class Plan:
     estimated_s: float | None  # None: no stored run to estimate from
 
 
-# --- what a run recorded -----------------------------------------------------------------------------------
+# --- what a run recorded --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,13 +251,13 @@ class Session:
     plan_hash: str
     machine: MachineFacts
     device_key: str
-    client_lateness_s: float | None  # p99 of what this client adds, from doctor; None: not calibrated
+    client_lateness_s: float | None  # p99 of what this client adds; None: not calibrated
     resumed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """An engine process from start to stop; written at ready (`stopped_at` None) and again at stop."""
+    """An engine from start to stop; written at ready (`stopped_at` None) and again at stop."""
 
     where: Where
     variant: str
@@ -278,7 +280,10 @@ class Boot:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestError:
-    """A request's failure is data. `kind`: connect, http, in_band, truncated, timeout, parse, cancelled."""
+    """A request's failure is data.
+
+    kind: connect, http, in_band, truncated, timeout, parse, cancelled.
+    """
 
     kind: str
     message: str
@@ -325,7 +330,10 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """An engine's speculation ledger at one moment, summed over engine labels; None: it keeps no such counter."""
+    """An engine's speculation ledger at one moment, summed over engine labels.
+
+    None where it keeps no such counter.
+    """
 
     drafts: int | None
     draft_tokens: int | None
@@ -345,7 +353,7 @@ class Counters:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Counters read before or after a scope: around every request in generate, around a repetition otherwise."""
+    """Counters read before or after a scope: a request in generate, a repetition otherwise."""
 
     where: Where
     scope: Literal["request", "repetition"]
@@ -388,7 +396,6 @@ class MachineSample:
     memory_available_bytes: int | None
     client_rss_bytes: int | None
     engine_rss_bytes: int | None
-    clocks_MHz: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +406,7 @@ class LogEntry:
     message: str
 
 
-# --- what analysis computed --------------------------------------------------------------------------------
+# --- what analysis computed -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,7 +424,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a check says of a cell (or of the whole run, `cell_id` None), and what to do about it."""
+    """What a check says of a cell (`cell_id` None: of the run), and what to do about it."""
 
     check: str
     level: Level
@@ -442,7 +449,7 @@ class MetricRow:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotedFigure:
-    """A number somebody else published: its own type, so that no table can take it for a measured one."""
+    """A number somebody else published; its own type, so no table takes it for a measured one."""
 
     label: str
     metric: str

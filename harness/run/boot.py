@@ -25,7 +25,7 @@ from asyncio_throttle.throttler import Throttler
 from harness import keys
 from harness.adapters import ADAPTERS, Adapter
 from harness.adapters.base import Ask
-from harness.errors import BootError, PortInUse
+from harness.errors import BootError, PortInUseError
 from harness.records import Boot, Engine, Model, Sampling, Variant, Where
 from harness.run.clock import utc_now
 
@@ -258,7 +258,7 @@ async def wait_ready(engine: RunningEngine, model: str) -> None:
 def _early_end(engine: RunningEngine) -> BootError:
     words = engine.last_words()
     if _PORT_TAKEN.search(words):
-        return PortInUse(
+        return PortInUseError(
             f"another process took the port of {engine.boot.url} just before the engine of variant "
             f"{engine.boot.variant!r} could; `dflashbench resume` takes another one; {words}"
         )

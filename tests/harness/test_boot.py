@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from harness.errors import BootError, PortInUse
+from harness.errors import BootError, PortInUseError
 from harness.records import Boot, Engine, Model, Variant, Where
 from harness.run import boot
 from harness.scripted_server import DONE, Received, Script, page, serving
@@ -87,7 +87,7 @@ async def test_a_port_that_was_taken_meanwhile(tmp_path, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setattr(boot, "_free_port", lambda: taken.getsockname()[1])
-        with pytest.raises(PortInUse, match="another process took the port"):
+        with pytest.raises(PortInUseError, match="another process took the port"):
             await booted(variant(*SCRIPTED), tmp_path)
 
 
