@@ -51,11 +51,11 @@ def package_line(number: int, document: Document) -> dict[str, object]:
 
 
 def quickstart(seen: set[str]) -> list[dict]:
-    return [
-        each
-        for kind in KINDS
-        for each in islice(generated_lines("evaluation", kind, seen, 0), NUM_QUICKSTART)
-    ]
+    """The kinds in turn, so that five neighbours, a wave of c = 5, are one of each."""
+    by_kind = (
+        islice(generated_lines("evaluation", kind, seen, 0), NUM_QUICKSTART) for kind in KINDS
+    )
+    return [each for round_ in zip(*by_kind, strict=True) for each in round_]
 
 
 def evaluation(seen: set[str]) -> list[dict]:
