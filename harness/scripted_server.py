@@ -352,6 +352,7 @@ class FakeEngine:
         """The ledger of one request, at once when it ends."""
         counts = self._counts
         self._running -= 1
+        counts["requests"] += 1
         counts["request_success"] += 1
         counts["prompt_tokens"] += prompt_tokens
         counts["generation_tokens"] += num_tokens
@@ -377,6 +378,7 @@ _COUNTERS = (
     "plain_steps",
     "prompt_tokens",
     "generation_tokens",
+    "requests",
     "request_success",
 )
 

@@ -66,18 +66,21 @@ _COUNTS = {
     "plain_steps": "plain_steps",
     "generation_tokens": "generation_tokens",
     "prompt_tokens": "prompt_tokens",
-    "requests": "request_success",
 }
 _PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
 
 
-def read_counters(page: str, prefix: str | None) -> Counters | None:
+def read_counters(
+    page: str, *, prefix: str | None, requests: str = "request_success"
+) -> Counters | None:
     """Sums over all engines on the page; None if it holds none of these counters.
 
     prefix: what stands before the colon (`vllm`); None takes whatever engine answers.
+    requests: the series that counts a request for each first token that a prefill gave.
     """
     ours = [sample for sample in samples(page) if _belongs(sample.name, prefix)]
-    counts = {ours_name: _count(ours, theirs) for ours_name, theirs in _COUNTS.items()}
+    names = {**_COUNTS, "requests": requests}
+    counts = {ours_name: _count(ours, theirs) for ours_name, theirs in names.items()}
     if all(value is None for value in counts.values()):
         return None
     return Counters(

@@ -230,6 +230,15 @@ def test_another_engines_counters_are_not_ours():
     assert DFLASH2.read_counters("vllm:spec_decode_num_drafts_total 1\n") is None
 
 
+def test_a_request_that_was_cancelled_in_the_queue_got_no_token_and_is_not_counted():
+    page = (
+        'dflash2:requests_total{model_name="m"} 3\n'
+        'dflash2:request_success_total{model_name="m",finished_reason="stop"} 3\n'
+        'dflash2:request_success_total{model_name="m",finished_reason="abort"} 2\n'
+    )
+    assert DFLASH2.read_counters(page).requests == 3
+
+
 def test_a_recorded_page_of_llamacpp():
     # 43 drafts, 167 drafted, 75 accepted = 27 + 19 + 15 + 14
     counters = read((RECORDED / "llamacpp_11434_metrics_after_synth3.txt").read_text())
