@@ -20,7 +20,6 @@ class LedgerEntry:
     where: Where | None  # None: summed over scopes
     delta: CountersDelta | None
     reason: str | None
-    quiet: bool  # the engine itself said, before and after, that nothing was running
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,29 +125,30 @@ class CellView:
 
 
 def _entry(where: Where, pair: Mapping[str, Snapshot]) -> LedgerEntry:
-    before, after = pair.get("before"), pair.get("after")
-    quiet = all(snapshot.quiet is True for snapshot in pair.values())
+    found = _difference(pair.get("before"), pair.get("after"))
+    if isinstance(found, str):
+        return LedgerEntry(where=where, delta=None, reason=found)
+    return LedgerEntry(where=where, delta=found, reason=None)
+
+
+def _difference(before: Snapshot | None, after: Snapshot | None) -> CountersDelta | str:
+    """What a scope gained, or why its two readings cannot tell."""
     if before is None or after is None:
-        missing = "before" if before is None else "after"
-        return LedgerEntry(
-            where=where, delta=None, reason=f"no counters were read {missing} it", quiet=quiet
-        )
+        return f"no counters were read {'before' if before is None else 'after'} it"
     if before.counters is None or after.counters is None:
-        reason = before.error or after.error or "the engine keeps no speculation counters"
-        return LedgerEntry(where=where, delta=None, reason=reason, quiet=quiet)
+        return before.error or after.error or "the engine keeps no speculation counters"
+    if before.quiet is False or after.quiet is False:
+        return "the engine was not quiet when its counters were read"
     delta = counters_delta(before.counters, after.counters)
-    if isinstance(delta, NotMeasured):
-        return LedgerEntry(where=where, delta=None, reason=delta.message, quiet=quiet)
-    return LedgerEntry(where=where, delta=delta, reason=None, quiet=quiet)
+    return delta.message if isinstance(delta, NotMeasured) else delta
 
 
 def _sum(entries: Sequence[LedgerEntry], shared: bool) -> LedgerEntry:
     if not entries:
         reason = "counters are shared" if shared else "no counters were read"
-        return LedgerEntry(where=None, delta=None, reason=reason, quiet=False)
-    quiet = all(entry.quiet for entry in entries)
+        return LedgerEntry(where=None, delta=None, reason=reason)
     for entry in entries:
         if entry.delta is None:
-            return LedgerEntry(where=None, delta=None, reason=entry.reason, quiet=quiet)
+            return LedgerEntry(where=None, delta=None, reason=entry.reason)
     deltas = [entry.delta for entry in entries if entry.delta is not None]
-    return LedgerEntry(where=None, delta=pooled(deltas), reason=None, quiet=quiet)
+    return LedgerEntry(where=None, delta=pooled(deltas), reason=None)

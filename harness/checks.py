@@ -306,17 +306,18 @@ def client_busy(view: CellView) -> Finding:
 
 def counter_reset(view: CellView) -> Finding:
     for before, after in _readings(view):
-        if before.process_start_s != after.process_start_s:
+        found = measures.counters_delta(before, after)
+        if not isinstance(found, measures.NotMeasured):
+            continue
+        if found.reason == "restart":
             return _invalid(
                 "The engine process was replaced between two readings of its counters. Look in "
                 "its log for why it died, then measure the cell again."
             )
-        fell = [name for name in _COUNTED if _fell(getattr(before, name), getattr(after, name))]
-        if fell:
+        if found.reason == "counter_reset":
             return _invalid(
-                f"The engine's counter of {fell[0].replace('_', ' ')} fell between two readings, "
-                "so something reset it. Let nothing else touch the engine, then measure the cell "
-                "again."
+                f"Between two readings of the engine's counters, {found.message}, so something "
+                "reset them. Let nothing else touch the engine, then measure the cell again."
             )
     return OK
 
@@ -354,9 +355,10 @@ def speculation_active(view: CellView) -> Finding:
             "without a drafter, or it is no reference."
         )
     if drafts is None:
+        reason = view.total.reason or "the engine keeps no drafting counters"
         return _warning(
-            f"{view.cell.engine} keeps no drafting counters here, so whether it used "
-            f"{view.cell.drafter} is unknown. Compare its output times with the reference's."
+            f"Whether {view.cell.engine} used {view.cell.drafter} is unknown: {reason}. Compare "
+            "its output times with the reference's."
         )
     if drafts == 0:
         return _invalid(
@@ -438,29 +440,12 @@ def _residual(view: CellView, entry: LedgerEntry) -> int | None:
     return measures.token_identity_residual(entry.delta, tokens, len(requests))
 
 
-_COUNTED = (
-    "drafts",
-    "draft_tokens",
-    "accepted_tokens",
-    "tested_tokens",
-    "trimmed_tokens",
-    "plain_steps",
-    "generation_tokens",
-    "prompt_tokens",
-    "requests",
-)
-
-
 def _readings(view: CellView) -> Sequence[tuple[Counters, Counters]]:
     """Counters before and after, of every scope that has both."""
     before = {s.where: s.counters for s in view.snapshots if s.moment == "before"}
     after = {s.where: s.counters for s in view.snapshots if s.moment == "after"}
     pairs = [(before[where], after.get(where)) for where in before]
     return [(first, second) for first, second in pairs if first and second]
-
-
-def _fell(before: int | None, after: int | None) -> bool:
-    return before is not None and after is not None and after < before
 
 
 # --- where the numbers come from ------------------------------------------------------------------

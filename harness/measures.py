@@ -194,7 +194,8 @@ def _refusal(before: Counters, after: Counters) -> NotMeasured | None:
     for name in _COUNTS + _SECONDS:
         old, new = getattr(before, name), getattr(after, name)
         if old is not None and (new is None or new < old):
-            return NotMeasured(reason="counter_reset", message=f"{name} went from {old} to {new}")
+            fell = "vanished" if new is None else f"went from {old} to {new}"
+            return NotMeasured(reason="counter_reset", message=f"{name} {fell}")
     if any(old > new for old, new in _positions(before.accepted_at, after.accepted_at)):
         return NotMeasured(reason="counter_reset", message="accepted tokens per position went down")
     if len(set(before.labels) | set(after.labels)) > 1:

@@ -190,6 +190,7 @@ def method(summary: Summary) -> Iterator[str]:
         yield f"Held constant for every variant: {held}."
     for effect in summary.visible_effects:
         yield _visible(effect)
+    yield _counters(summary)
 
 
 def _workload(section: Section) -> str:
@@ -229,6 +230,20 @@ def smallest_effect_of_plan(effect: float, spread: float, boots: int) -> str:
         f"with {boots} boots a side and a spread of {fmt.percent(spread)} between boots, a "
         f"difference below {fmt.percent(effect)} cannot be told from none"
     )
+
+
+def _counters(summary: Summary) -> str:
+    """How quiet the engine was, as its readings tell: what was not quiet left no acceptance."""
+    readings = [item for view in summary.data.views for item in view.snapshots if item.counters]
+    if not readings:
+        return "No engine of this run keeps counters that we know: nothing is said of acceptance."
+    said = (
+        "Counters are the engine's own, read while it was quiet: around every request with one "
+        "stream, around each wave or repetition under load."
+    )
+    if any(reading.quiet is None for reading in readings):
+        said += " Where an engine cannot tell, two readings one second apart had to be equal."
+    return said
 
 
 def _numbers(values: Sequence[int]) -> str:

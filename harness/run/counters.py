@@ -54,24 +54,30 @@ class CounterReader:
         )
 
     async def _settled(self) -> bool | None:
-        """True when quiet, False when patience ran out, None when the engine cannot tell."""
+        """True when quiet, False when patience ran out, None when the engine cannot tell but its
+        counters stood still.
+        """
         deadline_s = time.perf_counter() + self._patience_s
         while True:
             async with self._throttler:
                 quiet = self._adapter.quiet(await self._get(self._adapter.quiet_path))
             if quiet is None:
-                await self._equal_scrapes(deadline_s)
-            if quiet is not False or time.perf_counter() > deadline_s:
+                return None if await self._stands_still(deadline_s) else False
+            if quiet or time.perf_counter() > deadline_s:
                 return quiet
 
-    async def _equal_scrapes(self, deadline_s: float) -> None:
+    async def _stands_still(self, deadline_s: float) -> bool:
+        """Whether two scrapes in a row were equal in time; no counters at all are equal too."""
         before = await self._scrape()
-        while before is not None and time.perf_counter() < deadline_s:
+        while before is not None:
+            if time.perf_counter() > deadline_s:
+                return False
             await asyncio.sleep(EQUAL_SCRAPES_APART_S)
             now = await self._scrape()
             if now == before:
-                return
+                return True
             before = now
+        return True
 
     async def _scrape(self) -> Counters | None:
         self.last_page = await self._get(self._adapter.metrics_path)

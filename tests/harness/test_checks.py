@@ -142,6 +142,28 @@ def test_a_counter_that_falls_is_invalid_and_leaves_no_acceptance(drafted: CellV
     assert reset.total.delta is None
 
 
+def test_a_counter_that_vanishes_is_a_reset_too(drafted: CellView) -> None:
+    assert level_of("counter_reset", with_counters(drafted, "after", drafts=None)) == "invalid"
+
+
+def test_a_page_that_does_not_tell_when_its_process_began_accuses_nobody(
+    drafted: CellView,
+) -> None:
+    untold = with_counters(drafted, "after", process_start_s=None)
+
+    assert level_of("counter_reset", untold) == "ok"
+    assert untold.total.delta is not None
+
+
+def test_counters_of_an_engine_that_was_busy_say_nothing(drafted: CellView) -> None:
+    busy = replace(drafted.snapshots[1], quiet=False)
+    view = replace(drafted, snapshots=(drafted.snapshots[0], busy, *drafted.snapshots[2:]))
+
+    assert view.total.delta is None
+    assert view.total.reason == "the engine was not quiet when its counters were read"
+    assert level_of("speculation_active", view) == "warning"
+
+
 def test_a_second_model_in_the_counters_is_invalid(drafted: CellView) -> None:
     foreign = with_counters(drafted, "after", labels=("demo", "other"))
 

@@ -65,6 +65,14 @@ async def test_where_nobody_can_tell_two_equal_scrapes_must_do(monkeypatch):
     assert taken.counters.drafts == 7
 
 
+async def test_counters_that_never_stand_still_are_not_quiet(monkeypatch):
+    monkeypatch.setattr(counters, "EQUAL_SCRAPES_APART_S", 0.01)
+    pages = {"/metrics": drafts(*range(999))}
+    taken = await snapshot(reader(pages, ADAPTERS["openai"], patience_s=0.1))
+    assert taken.quiet is False
+    assert taken.counters is not None
+
+
 async def test_an_engine_without_metrics_is_no_failure_of_the_run():
     taken = await snapshot(reader({}, ADAPTERS["openai"]))
     assert taken.counters is None
