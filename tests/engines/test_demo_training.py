@@ -139,7 +139,7 @@ def test_questions_answers_and_padding_are_weighed_apart() -> None:
 )
 def test_the_rate_is_a_trapezoid(step: int, expected: float) -> None:
     settings = Settings(
-        work=Path(), length=8, batch_windows=2, steps=100, warmup_steps=10, cooldown_steps=40,
+        work=Path(), windows="8", batch_windows=2, steps=100, warmup_steps=10, cooldown_steps=40,
         muon_rate=1.0, adam_rate=1.0, log_every=1, evaluate_every=1, resume=False,
         first_window=None,
     )  # fmt: skip

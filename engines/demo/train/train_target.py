@@ -38,7 +38,7 @@ MOMENTUM = 0.95
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     work: Path
-    length: int
+    windows: str  # the file's name: windows_<this>.npz
     batch_windows: int  # of all workers together
     steps: int
     warmup_steps: int
@@ -67,6 +67,11 @@ class Windows:
     def batch(self, first: int, count: int) -> tuple[Tensor, Tensor]:
         rows = np.arange(first, first + count) % len(self.tokens)
         return as_tensors(self.tokens[rows], self.roles[rows])
+
+    @property
+    def length(self) -> int:
+        """Predicted tokens of a window."""
+        return int(self.tokens.shape[1]) - 1
 
 
 def as_tensors(tokens: np.ndarray, roles: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -221,7 +226,7 @@ def train(rank: int, settings: Settings) -> None:
         progress = load_checkpoint(settings.work, rank, model, optimisers)
     if settings.first_window is not None:
         progress["window"] = settings.first_window
-    windows = Windows(settings.work / f"windows_{settings.length}.npz")
+    windows = Windows(settings.work / f"windows_{settings.windows}.npz")
     for values in run_steps(model, optimisers, windows, settings, progress, stop, rank):
         if rank == 0:
             log(settings.work, **values)
@@ -255,10 +260,10 @@ def run_steps(
         model.zero_grad(set_to_none=True)
         progress["step"] = step + 1
         progress["window"] += settings.batch_windows
-        progress["tokens"] += settings.batch_windows * settings.length
+        progress["tokens"] += settings.batch_windows * windows.length
         progress["seconds"] = round(seconds_before + now_s - began_s, 1)
         if (step + 1) % settings.log_every == 0:
-            speed = (step + 1 - logged_step) * settings.batch_windows * settings.length
+            speed = (step + 1 - logged_step) * settings.batch_windows * windows.length
             yield {**progress, "loss": round(loss.item(), 4), "rate": round(settings.rate(step), 4),
                    "tok_per_s": round(speed / (now_s - logged_s))}  # fmt: skip
             logged_s, logged_step = now_s, step + 1
@@ -274,7 +279,7 @@ def run_steps(
 def parse() -> Settings:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--windows", default="512")
     parser.add_argument("--batch-windows", type=int, default=16)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--warmup-steps", type=int, default=40)
