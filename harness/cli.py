@@ -274,7 +274,8 @@ def status(options: argparse.Namespace) -> int:
     print(f"{found.run_id}: {found.state}")
     print(f"cells finished: {found.cells_finished} of {found.cells_planned}")
     if found.doing is not None:
-        print(f"now: {found.doing}")
+        share = "" if found.share_done is None else f" ({found.share_done:.0%} of the work done)"
+        print(f"now: {found.doing}{share}")
     if found.left_s is not None:
         from harness.report import format as fmt
 

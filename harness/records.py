@@ -257,7 +257,7 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """An engine from start to stop; written at ready (`stopped_at` None) and again at stop."""
+    """An engine from start to stop; written at start, at ready (`ready_s`) and at stop."""
 
     where: Where
     variant: str

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,7 @@ async def launch(
 ) -> RunningEngine:
     """Start the engine, or find the one that runs; `wait_ready` comes next, `stop` in any case."""
     adapter = ADAPTERS[variant.engine.adapter]
+    headers = _headers(variant.engine)
     argv: tuple[str, ...] = ()
     if variant.engine.kind == "attach":
         url, process = variant.engine.url or "", None
@@ -113,7 +114,6 @@ async def launch(
         url = f"http://127.0.0.1:{port}"
         argv = adapter.command(_as_seen_from_project(variant), settings, port)
         process = await _spawn(argv, variant.engine, log_folder)
-    headers = _headers(variant.engine)
     boot = Boot(
         where=where,
         variant=variant.name,
@@ -334,7 +334,8 @@ async def stop(
     """End the engine and everything it started; returns the boot's last record."""
     await engine.http.aclose()
     if engine.process is not None:
-        await _stop_group(engine.process)
+        await _stop_group(engine.process.pid)
+        await engine.process.wait()
     engine.boot = replace(
         engine.boot,
         memory_peak_bytes=memory_peak_bytes,
@@ -349,16 +350,36 @@ def _code(engine: RunningEngine) -> int | None:
     return None if engine.process is None else engine.process.returncode
 
 
-async def _stop_group(process: asyncio.subprocess.Process) -> None:
+def left_over(boots: Iterable[Boot]) -> tuple[Boot, ...]:
+    """Boots that nobody stopped, as a killed harness leaves them, whose engines still run here."""
+    return tuple(boot for boot in boots if boot.stopped_at is None and _still_runs(boot))
+
+
+def _still_runs(boot: Boot) -> bool:
+    """By the whole command line: its number may be another process's by now."""
+    if boot.pid is None:
+        return False
+    try:
+        return psutil.Process(boot.pid).cmdline() == list(_runnable(boot.argv))
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+async def stop_left_over(boot: Boot) -> Boot:
+    """End the engine of a killed session; returns the boot's last record."""
+    assert boot.pid is not None
+    await _stop_group(boot.pid)
+    return replace(boot, stopped_at=utc_now(), error="outlived its harness; stopped later")
+
+
+async def _stop_group(group: int) -> None:
     """SIGTERM, time to end, SIGKILL; then make sure that nothing is left."""
-    group = process.pid
     strays = _children(group)  # a child may have left the group; its parent is still known now
     for signal_number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
         _signal_group(group, signal_number)
         for stray in strays:
             _signal(stray, signal_number)
         if await _all_gone(group, strays, patience_s):
-            await process.wait()
             _live_groups.discard(group)
             return
     raise BootError(f"processes of group {group} cannot be ended, not even by SIGKILL; end them")

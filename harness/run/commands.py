@@ -20,7 +20,7 @@ import psutil
 from harness import keys
 from harness.config import load_matrix
 from harness.errors import ConfigError, UsageError
-from harness.plan import make_plan
+from harness.plan import WARMUP, make_plan
 from harness.records import (
     SCHEMA,
     CellEnd,
@@ -75,13 +75,14 @@ def exit_code(folder: RunFolder) -> int:
 
 
 def unavailable(folder: RunFolder) -> tuple[CellEnd, ...]:
-    """The cells that could not be measured and were not measured since, with the reason."""
+    """The cells that could not be measured and were not measured since, with the last reason."""
     finished = folder.finished_cells()
-    return tuple(
-        end
+    last = {
+        (end.where.block_id, end.where.cell_id): end
         for end in folder.read(CellEnd)
-        if end.outcome == "unavailable" and (end.where.block_id, end.where.cell_id) not in finished
-    )
+        if end.outcome == "unavailable"
+    }
+    return tuple(end for place, end in last.items() if place not in finished)
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -89,6 +90,7 @@ def unavailable(folder: RunFolder) -> tuple[CellEnd, ...]:
 
 def _measure(matrix: Matrix, plan: Plan, folder: RunFolder, progress: Reporter) -> None:
     async def session() -> None:
+        await runner.end_left_over(folder, progress)
         await runner.recover(folder)
         lateness_s = (await calibrate([_highest_level(plan)], rates=())).worst_s()
         begun = _session(matrix, plan, folder, lateness_s)
@@ -139,7 +141,7 @@ def _session(matrix: Matrix, plan: Plan, folder: RunFolder, lateness_s: float) -
         started_at=utc_now(),
         commit=commit,
         dirty=dirty,
-        matrix_yaml=folder.manifest.matrix_yaml,
+        matrix_yaml=Path(matrix.path).read_text(encoding="utf-8"),  # commands may have been edited
         plan_hash=plan.plan_hash,
         machine=facts,
         device_key=keys.device_key(facts),
@@ -253,9 +255,13 @@ def status(run: Path) -> Status:
 
 
 def _doing(found: dict[str, Any]) -> str | None:
-    if found.get("cell_id") is None:
+    if found.get("block_id") is None:
         return None
-    return f"block {found['block_id']}, {found['cell_id']}, repetition {found['repetition']}"
+    if found.get("cell_id") is None:
+        return f"block {found['block_id']}, its engine starts"
+    warms_up = found["repetition"] == WARMUP
+    what = "warm-up" if warms_up else f"repetition {found['repetition'] + 1}"
+    return f"block {found['block_id']}, {found['cell_id']}, {what}"
 
 
 # --- doctor ---------------------------------------------------------------------------------------

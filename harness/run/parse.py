@@ -16,7 +16,7 @@ import msgspec
 
 from harness.adapters import ADAPTERS, Adapter, OutputPiece
 from harness.measures import BURST_S, distinct_4gram_share
-from harness.records import RepetitionEnd, Request, RequestError
+from harness.records import RepetitionEnd, Request, RequestError, Snapshot
 from harness.run.raw import RawExchange, read_spool
 from harness.run.sse import Event, events
 from harness.store import EventRow, RunFolder
@@ -29,6 +29,7 @@ _QUOTED = 300  # characters of an error body that a message repeats
 class ParsedRepetition:
     end: RepetitionEnd
     requests: tuple[Request, ...]
+    snapshots: tuple[Snapshot, ...]
 
 
 def parse_spool(spool: Path, run: Path, adapter_name: str) -> ParsedRepetition:
@@ -44,7 +45,21 @@ def parse_spool(spool: Path, run: Path, adapter_name: str) -> ParsedRepetition:
         where.cell_id, where.boot_id, where.repetition, [row for _, row in parsed]
     )
     num_failed = sum(request.status == "failed" for request in requests)
-    return ParsedRepetition(end=replace(repetition.end, num_failed=num_failed), requests=requests)
+    window_s = _window_s(repetition.exchanges, requests)
+    return ParsedRepetition(
+        end=replace(repetition.end, num_failed=num_failed, window_s=window_s),
+        requests=requests,
+        snapshots=repetition.snapshots,
+    )
+
+
+def _window_s(exchanges: Sequence[RawExchange], requests: Sequence[Request]) -> float:
+    """First send to last end of a stream, by [DONE]: a server may close its response later."""
+    ends_ns = [
+        raw.end_ns if request.wall_s is None else raw.t0_ns + round(request.wall_s * 1e9)
+        for raw, request in zip(exchanges, requests, strict=True)
+    ]
+    return (max(ends_ns) - min(raw.t0_ns for raw in exchanges)) / 1e9
 
 
 def parse_exchange(raw: RawExchange, adapter: Adapter) -> tuple[Request, EventRow]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness.records import RepetitionEnd, RequestError, Where
+from harness.errors import ResultsError
+from harness.records import RepetitionEnd, RequestError, Snapshot, Where
 from harness.run.client import Exchange
 
 
@@ -45,8 +46,9 @@ class RawExchange:
 
 @dataclass(frozen=True, kw_only=True)
 class RawRepetition:
-    end: RepetitionEnd  # num_failed is the parser's to count
+    end: RepetitionEnd  # num_failed and window_s are the parser's to correct
     exchanges: tuple[RawExchange, ...]
+    snapshots: tuple[Snapshot, ...]  # with it, for requests without their counters say half
 
 
 def raw_exchange(asked: Asked, started_at: str, exchange: Exchange) -> RawExchange:
@@ -66,12 +68,15 @@ def raw_exchange(asked: Asked, started_at: str, exchange: Exchange) -> RawExchan
     )
 
 
-def write_spool(path: Path, repetition: RawRepetition) -> None:
-    """Written beside its place and renamed: a spool file is whole or not there."""
-    beside = path.with_suffix(".part")
-    beside.write_bytes(msgspec.msgpack.encode(repetition))
-    beside.replace(path)
+def encoded(repetition: RawRepetition) -> bytes:
+    return msgspec.msgpack.encode(repetition)
 
 
 def read_spool(path: Path) -> RawRepetition:
-    return msgspec.msgpack.decode(path.read_bytes(), type=RawRepetition)
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=RawRepetition)
+    except msgspec.DecodeError as error:
+        raise ResultsError(
+            f"{path}: no repetition that this dflashbench wrote ({error}); remove the file, its "
+            "cell is then measured again"
+        ) from error

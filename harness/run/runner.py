@@ -49,7 +49,7 @@ from harness.run.load import Load, run_load
 from harness.run.machine import Sampler
 from harness.run.parse import ParsedRepetition, parse_spool
 from harness.run.progress import Pace, Reporter
-from harness.run.raw import Asked, RawRepetition, raw_exchange, read_spool, write_spool
+from harness.run.raw import Asked, RawRepetition, encoded, raw_exchange, read_spool
 from harness.store import RunFolder
 
 WARMUP_TOKENS = 64
@@ -147,7 +147,7 @@ class _Runner:
             self._log(self.session.where, "stopped", "stopped by the user; it can be resumed")
             raise
         finally:
-            self._status(state, self.session.where)
+            self.tell_status(state, self.session.where)
             self.reporter.end()
 
     def _todo(self) -> list[tuple[Block, list[Cell]]]:
@@ -164,6 +164,7 @@ class _Runner:
         where = replace(self.session.where, block_id=block.block_id, boot_id=boot_id)
         self.folder.append(*(PlannedCell(where=where, cell=cell) for cell in cells))
         self._say(where, "boot", f"{block.block_id}: starting the engine of {block.variant}")
+        self.tell_status("running", where)
         left = list(cells)
         try:
             await self._boot_and_measure(where, self._variant(block.variant), left)
@@ -186,6 +187,7 @@ class _Runner:
         engine = await boot.launch(variant, settings, where, log_folder)
         sampler, error = None, None
         try:
+            self.folder.append(engine.boot)  # from here on a killed harness leaves its engine named
             await boot.wait_ready(engine, variant.target.name)
             self.folder.append(engine.boot)
             sampler = Sampler(where, engine.pids())
@@ -245,14 +247,13 @@ class _Runner:
 
     def finished_repetition(self, cell: Cell, where: Where) -> None:
         self._advance(work_of(cell) if where.repetition != WARMUP else 0.0)
-        self._status("running", where)
 
     def _advance(self, work: float) -> None:
         if work > 0:
             self.pace.done += work
             self.reporter.advance(work)
 
-    def _status(self, state: State, where: Where) -> None:
+    def tell_status(self, state: State, where: Where) -> None:
         self.folder.write_status(
             {
                 "state": state,
@@ -310,6 +311,7 @@ class _Turn:
         label = "warm-up" if repetition == WARMUP else f"repetition {repetition + 1}"
         self.runner.reporter.at(f"{self.cell.cell_id}  {label} of {self.cell.repetitions}")
         self.engine.mark(f"{self.cell.cell_id} {label}")
+        self.runner.tell_status("running", where)
         ledger = _Ledger(reader=self._counters, where=where)
         anchor = Anchor.now()
         asked, load = await self._send(where, ledger)
@@ -327,9 +329,9 @@ class _Turn:
             raw_exchange(each, anchor.date(exchange.t0_ns), exchange)
             for each, exchange in zip(asked, load.exchanges, strict=True)
         )
-        raw = RawRepetition(end=end, exchanges=exchanges)
+        raw = RawRepetition(end=end, exchanges=exchanges, snapshots=tuple(ledger.snapshots))
         parsed = await parse_and_append(
-            self.runner.folder, raw, self.cell.adapter, self.runner.parser, ledger.snapshots
+            self.runner.folder, raw, self.cell.adapter, self.runner.parser
         )
         self.runner.folder.append(*self.sampler.take())
         self.runner.finished_repetition(self.cell, where)
@@ -437,16 +439,16 @@ async def parse_and_append(
     raw: RawRepetition,
     adapter_name: str,
     parser: ProcessPoolExecutor,
-    snapshots: Sequence[Snapshot],
 ) -> ParsedRepetition:
     """Spool, parse in the worker, append with the end last, and drop the spool."""
     where = raw.end.where
     assert where.cell_id is not None
     assert where.boot_id is not None
     assert where.repetition is not None
-    spool = folder.spool_path(where.cell_id, where.boot_id, where.repetition)
-    await asyncio.to_thread(write_spool, spool, raw)
-    return await append_spool(folder, spool, adapter_name, parser, snapshots)
+    spool = await asyncio.to_thread(
+        folder.write_spool, where.cell_id, where.boot_id, where.repetition, encoded(raw)
+    )
+    return await append_spool(folder, spool, adapter_name, parser)
 
 
 async def append_spool(
@@ -454,13 +456,25 @@ async def append_spool(
     spool: Path,
     adapter_name: str,
     parser: ProcessPoolExecutor,
-    snapshots: Sequence[Snapshot] = (),
 ) -> ParsedRepetition:
     loop = asyncio.get_running_loop()
     parsed = await loop.run_in_executor(parser, parse_spool, spool, folder.path, adapter_name)
-    folder.append(*parsed.requests, *snapshots, parsed.end)
+    folder.append(*parsed.requests, *parsed.snapshots, parsed.end)
     spool.unlink()
     return parsed
+
+
+async def end_left_over(folder: RunFolder, reporter: Reporter) -> None:
+    """Stop the engines of a killed session: they hold memory, and may hold the processor.
+
+    The log entry comes first, for it takes the folder's lock: the engines of a session that still
+    lives are not touched.
+    """
+    for old in boot.left_over(folder.boots()):
+        message = f"stopping process {old.pid}, an engine that a killed session left running"
+        folder.append(LogEntry(where=old.where, at=utc_now(), event="left over", message=message))
+        reporter.note(message)
+        folder.append(await boot.stop_left_over(old))
 
 
 async def recover(folder: RunFolder) -> None:

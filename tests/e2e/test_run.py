@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -268,6 +269,40 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_set(project):
     assert len(seen) == 28
     assert set(seen.values()) == {1}
     assert [session.resumed for session in folder.read(Session)] == [False, True]
+
+
+def test_a_run_that_was_killed_outright_is_gone_on_with_and_its_engine_ended(project):
+    process = started(project)
+    try:
+        wait_for(lambda: _second_boot(project))
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+    (path,) = project.results.iterdir()
+    folder = RunFolder.open(path)
+    orphan = folder.boots()[-1]
+    assert psutil.pid_exists(orphan.pid or 0)
+    assert commands.status(path).state == "interrupted"
+
+    commands.resume(path, progress=PlainLines())
+    assert _group_is_gone(orphan.pid or 0)
+    stopped = next(b for b in folder.boots() if b.where.boot_id == orphan.where.boot_id)
+    assert stopped.error == "outlived its harness; stopped later"
+    assert commands.exit_code(folder) == 0
+    assert len(measured(folder)) == 28
+
+
+def test_status_tells_what_is_being_done_and_not_what_was_done_last(project):
+    process = started(project)
+    try:
+        wait_for(lambda: _second_boot(project))
+        (path,) = project.results.iterdir()
+        found = commands.status(path)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert found.state == "running"
+    assert re.fullmatch(r"block b2, dflash2-[a-z0-9-]+, (warm-up|repetition [12])", found.doing)
 
 
 def _second_boot(project) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -130,10 +131,41 @@ async def test_secrets_are_used_but_not_recorded(tmp_path, monkeypatch):
     assert "s3cret" not in repr(record)
 
 
-async def test_a_key_that_is_not_exported_is_named(tmp_path):
-    of = variant(kind="attach", url="http://127.0.0.1:9", api_key_env="NO_SUCH_KEY")
+@pytest.mark.parametrize(
+    "of",
+    [
+        variant(kind="attach", url="http://127.0.0.1:9", api_key_env="NO_SUCH_KEY"),
+        variant(*SCRIPTED, api_key_env="NO_SUCH_KEY"),
+    ],
+    ids=["attach", "process"],
+)
+async def test_a_key_that_is_not_exported_is_named_before_anything_starts(tmp_path, of):
     with pytest.raises(BootError, match="export NO_SUCH_KEY="):
         await boot.launch(of, {}, WHERE, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_a_killed_harness_left_running_is_found_and_ended(tmp_path):
+    engine = await boot.launch(variant(*SCRIPTED), {}, WHERE, tmp_path)
+    await boot.wait_ready(engine, "scripted")
+    launched = engine.boot
+    try:
+        assert boot.left_over([launched]) == (launched,)
+        record = await boot.stop_left_over(launched)
+        assert record.stopped_at is not None
+        assert not lives(launched.pid)
+        assert boot.left_over([launched]) == ()
+    finally:
+        await boot.stop(engine)
+
+
+async def test_a_process_that_only_has_the_number_of_an_old_engine_is_left_alone(tmp_path):
+    engine = await boot.launch(variant(*SCRIPTED), {}, WHERE, tmp_path)
+    other = replace(engine.boot, argv=(*engine.boot.argv, "--other"))
+    try:
+        assert boot.left_over([other]) == ()
+    finally:
+        await boot.stop(engine)
 
 
 # --- servers that run already ---------------------------------------------------------------------

@@ -7,14 +7,25 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from harness.records import Cell, Manifest, Plan, RepetitionEnd, Request, Sampling, Where
+from harness.errors import ResultsError
+from harness.records import (
+    Cell,
+    Manifest,
+    Plan,
+    RepetitionEnd,
+    Request,
+    Sampling,
+    Snapshot,
+    Where,
+)
 from harness.run import commands, runner
 from harness.run.progress import Bar, PlainLines, time_left
-from harness.run.raw import Asked, RawExchange, RawRepetition, read_spool, write_spool
+from harness.run.raw import Asked, RawExchange, RawRepetition, encoded, read_spool
 from harness.scripted_server import DONE, chunk, event, usage
 from harness.store import RunFolder
 
@@ -54,7 +65,17 @@ def repetition() -> RawRepetition:
         cpu_share=None,
         loop_lag_max_s=None,
     )
-    return RawRepetition(end=end, exchanges=(whole, torn))
+    before = Snapshot(
+        where=where,
+        scope="request",
+        moment="before",
+        at_ns=40,
+        quiet=True,
+        settle_s=0.0,
+        counters=None,
+        error=None,
+    )
+    return RawRepetition(end=end, exchanges=(whole, torn), snapshots=(before,))
 
 
 def folder_of(tmp_path) -> RunFolder:
@@ -101,9 +122,20 @@ def folder_of(tmp_path) -> RunFolder:
 
 
 def test_a_spool_gives_back_what_was_put_in(tmp_path):
-    write_spool(tmp_path / "a.bin", repetition())
-    assert read_spool(tmp_path / "a.bin") == repetition()
-    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+    path = spooled(folder_of(tmp_path))
+    assert read_spool(path) == repetition()
+    assert [found.name for found in path.parent.iterdir()] == ["cell.b1-s1.0.bin"]
+
+
+def spooled(folder: RunFolder) -> Path:
+    return folder.write_spool("cell", "b1-s1", 0, encoded(repetition()))
+
+
+def test_a_spool_that_is_none_is_named_with_what_to_do(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"")
+    with pytest.raises(ResultsError, match=r"a\.bin.*remove the file"):
+        read_spool(path)
 
 
 @pytest.fixture
@@ -119,10 +151,13 @@ def _parser_in_a_thread(monkeypatch):
 @pytest.mark.usefixtures("_parser_in_a_thread")
 async def test_what_a_killed_session_spooled_is_parsed_later(tmp_path):
     folder = folder_of(tmp_path)
-    write_spool(folder.spool_path("cell", "b1-s1", 0), repetition())
+    spooled(folder)
     await runner.recover(folder)
     (end,) = folder.read(RepetitionEnd)
     assert (end.num_requests, end.num_failed) == (2, 1)
+    assert [snapshot.moment for snapshot in folder.read(Snapshot)] == ["before"]
+    # sent at 100 ns, [DONE] at 2,100; the torn one was given up at 2,200
+    assert end.window_s == 2_100e-9
     assert [request.status for request in folder.read(Request)] == ["ok", "failed"]
     assert folder.read_events("cell", "b1-s1", 0)[0].text == "\u4e2d "
     assert list((folder.path / "spool").iterdir()) == []
@@ -132,7 +167,7 @@ async def test_what_a_killed_session_spooled_is_parsed_later(tmp_path):
 async def test_a_spool_whose_records_are_there_is_only_removed(tmp_path):
     folder = folder_of(tmp_path)
     folder.append(repetition().end)
-    write_spool(folder.spool_path("cell", "b1-s1", 0), repetition())
+    spooled(folder)
     await runner.recover(folder)
     assert len(folder.read(RepetitionEnd)) == 1
     assert list((folder.path / "spool").iterdir()) == []
