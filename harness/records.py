@@ -282,7 +282,7 @@ class Boot:
 class RequestError:
     """A request's failure is data.
 
-    kind: connect, http, in_band, truncated, timeout, parse, cancelled.
+    kind: connect, http, in_band, truncated, timeout, parse.
     """
 
     kind: str

@@ -258,7 +258,7 @@ class ScheduleEntry(Entry):
     boots: Whole = Field(
         default=2, ge=1, description="engine starts per variant; 4 for a claim, 2 is shown as wide"
     )
-    cooldown_s: Real = Field(default=0.0, ge=0, description="pause before each boot")
+    cooldown_s: Real = Field(default=0.0, ge=0, description="pause between boots")
 
 
 class MatrixEntry(Entry):
@@ -285,9 +285,13 @@ class MatrixEntry(Entry):
         default=ScheduleEntry(), description="in which order variants take their turns"
     )
     device: Free = Field(
-        default={}, description="facts the machine does not tell: `memory_bandwidth_GBps`"
+        default={},
+        description="facts the machine does not tell, `memory_bandwidth_GBps`; kept with the run, "
+        "no check uses them",
     )
-    goals: dict[str, Real] = Field(default={}, description="metric: the figure to reach")
+    goals: dict[str, Real] = Field(
+        default={}, description="metric: the figure to reach; kept with the run, no check uses them"
+    )
 
 
 class ModelEntry(Entry):
