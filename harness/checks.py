@@ -84,7 +84,7 @@ def available(view: CellView) -> Finding:
         return OK
     message = (
         f"{len(view.unfinished)} of its blocks did not finish the cell: {view.unfinished[0]} "
-        "What went wrong is in the server's log; `dflashbench resume RUN` measures the rest."
+        "`dflashbench resume RUN` measures the rest."
     )
     return _warning(message) if view.requests else _invalid(message)
 
@@ -149,7 +149,7 @@ def short_outputs(view: CellView) -> Finding:
         return OK
     message = (
         f"The outputs of {prompt!r} have {shortest:g} tokens (median). decode_rate counts the "
-        f"first token but not its time, {1 / max(shortest - 1, 1):.1%} too much here. Take "
+        f"first token but not its time, {100 / max(shortest - 1, 1):.1f} % too much here. Take "
         "prompts with longer answers, a higher `max_tokens` or `length: forced`."
     )
     return _invalid(message) if shortest < VOID_OUTPUT_TOKENS else _warning(message)
@@ -288,8 +288,8 @@ def client_busy(view: CellView) -> Finding:
     shares = [end.cpu_share for end in view.ends if end.cpu_share is not None]
     if shares and max(shares) > CLIENT_CPU_WARNING:
         message = (
-            f"The client used {max(shares):.0%} of a core, so it may have measured itself. Free "
-            "its cores, or lower the concurrency."
+            f"The client used {max(shares) * 100:.0f} % of a core, so it may have measured itself. "
+            "Free its cores, or lower the concurrency."
         )
         return _invalid(message) if max(shares) > CLIENT_CPU_VOID else _warning(message)
     lags = [end.loop_lag_max_s for end in view.ends if end.loop_lag_max_s is not None]
@@ -402,8 +402,8 @@ def saturated(view: CellView) -> Finding:
     if fraction is None or not SATURATED_FRACTION <= fraction <= 1:
         return OK
     return _warning(
-        f"The drafter reaches {fraction:.1%} of its ceiling of {k} + 1 tokens a round. No tuning "
-        "remains; only a larger block would help."
+        f"The drafter reaches {fraction * 100:.1f} % of its ceiling of {k} + 1 tokens a round. No "
+        "tuning remains; only a larger block would help."
     )
 
 

@@ -30,6 +30,7 @@ from harness.store import RunFolder, latest_run
 
 INVALID = 3
 STOPPED = 130
+WIDTH_IN_FILES = 160
 SUPPOSED_SPREAD = 0.01  # between boots, where no run has shown one yet
 
 
@@ -226,8 +227,8 @@ def _finish(folder: RunFolder, options: argparse.Namespace) -> int:
 
     summary = summarise(folder)
     page = write_report(summary, options.reports)
-    for end in commands.unavailable(folder):
-        print(f"not measured: {end.where.cell_id}: {end.message}", file=sys.stderr)
+    for line in commands.told_unavailable(folder):
+        print(f"not measured: {line}", file=sys.stderr)
     if options.json:
         told = {
             "run_id": folder.manifest.run_id,
@@ -258,7 +259,7 @@ def show(options: argparse.Namespace) -> int:
         for line in export.json_lines(summary):
             print(line)
     else:
-        terminal.print_summary(summary, Console())
+        terminal.print_summary(summary, _console())
     return 0
 
 
@@ -283,6 +284,14 @@ def status(options: argparse.Namespace) -> int:
     for line in found.unavailable:
         print(f"not measured: {line}")
     return 0
+
+
+def _console() -> Console:
+    """As wide as the terminal; in a file or a pipe as wide as the tables want to be."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH_IN_FILES
+    return console
 
 
 def find_run(written: str, results_dir: Path) -> Path:
@@ -311,7 +320,7 @@ def plan(options: argparse.Namespace) -> int:
         made = make_plan(matrix, durations, identities)
         if made.estimated_s is not None:
             break
-    _print_plan(matrix, made, Console())
+    _print_plan(matrix, made, _console())
     return 0
 
 
@@ -363,13 +372,17 @@ def _blocks_table(blocks: Sequence[Block]) -> Table:
 def _cells_table(cells: Sequence[Cell]) -> Table:
     columns = ("cell", "workload", "c", "requests x repetitions", "reference")
     table = Table(*columns, box=None, pad_edge=False)
+    variants = {cell.cell_id: cell.variant for cell in cells}
     for cell in cells:
+        named = f"none: {cell.reference_reason}"
+        if cell.reference_cell_id is not None:
+            named = variants[cell.reference_cell_id]
         table.add_row(
-            Text(cell.cell_id),
+            Text(cell.cell_id, overflow="fold"),
             cell.workload if cell.load == "single" else f"{cell.workload}, {cell.load}",
             str(cell.concurrency),
             f"{cell.num_requests} x {cell.repetitions}",
-            Text(cell.reference_cell_id or f"none: {cell.reference_reason}"),
+            Text(named),
         )
     return table
 

@@ -179,7 +179,7 @@ def _words(views: Sequence[CellView]) -> list[str]:
 def _with_kinds(view: CellView, *, by_kind: bool) -> Iterator[CellView]:
     """The whole cell first, then narrowed to each kind."""
     yield view
-    if by_kind and view.requests:
+    if by_kind:
         yield from (view.of_kind(kind) for kind in view.kinds)
 
 
@@ -223,7 +223,7 @@ class _Rows:
 
     def _estimate(self, view: CellView, metric: str, row: Metric) -> Estimate:
         if not view.requests:
-            reason = view.unfinished[0] if view.unfinished else "no request of this kind was sent"
+            reason = _why_unfinished(view) or "no request of this kind was sent"
             return Estimate(value=None, unit=row.unit, n=0, reason=reason)
         measured = row.compute(view)
         if measured.value is None or row.groups is None:
@@ -270,8 +270,15 @@ class _Rows:
     def _speedup(self, view: CellView) -> Estimate:
         if not view.requests and view.unfinished:
             unit = COMPARISONS["speedup"].unit
-            return Estimate(value=None, unit=unit, n=0, reason=view.unfinished[0])
+            return Estimate(value=None, unit=unit, n=0, reason=_why_unfinished(view))
         return comparisons.speedup(view, self.invalid)
+
+
+def _why_unfinished(view: CellView) -> str | None:
+    """The first clause of the first reason; the verdict under the table has the whole, log and
+    all.
+    """
+    return view.unfinished[0].partition("; ")[0].rstrip(".") if view.unfinished else None
 
 
 def _without_interval(measured: Measured, unit: str) -> Estimate:

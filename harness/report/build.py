@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from harness.analysis.summary import Summary, summarise
+from harness.errors import ResultsError
 from harness.report import export, page, plots
 from harness.store import RunFolder
 
@@ -13,7 +14,18 @@ def build(folder: RunFolder, reports_dir: Path) -> Path:
 
 
 def write_report(summary: Summary, reports_dir: Path) -> Path:
-    report = reports_dir / summary.manifest.run_id
+    run_id = summary.manifest.run_id
+    report = reports_dir / run_id
+    try:
+        return _write(summary, report)
+    except OSError as error:
+        raise ResultsError(
+            f"{error.filename or report}: {error.strerror}, so there is no report; the run is "
+            f"kept, `dflashbench report {run_id} --reports DIR` writes it elsewhere"
+        ) from error
+
+
+def _write(summary: Summary, report: Path) -> Path:
     for part in ("tables", "plots"):
         (report / part).mkdir(parents=True, exist_ok=True)
     export.write_summary(summary, report / "summary.json")

@@ -91,7 +91,7 @@ def _escape_inline(text: str) -> str:
 
 def prose(text: str) -> str:
     """A sentence of ours, which may put code between backticks; all else is escaped."""
-    parts = text.split("`")
+    parts = " ".join(text.split()).split("`")
     if len(parts) % 2 == 0:  # an odd backtick came with a name: none of them means code
         return escape(text)
     return "".join(

@@ -117,7 +117,7 @@ def _bars_picture(summary: Summary, section: Section) -> Picture:
     void = [
         f"{view.cell.variant} is pale: a check calls it invalid."
         for view in section.views
-        if _is_void(summary, view)
+        if view.requests and _is_void(summary, view)
     ]
     return Picture(
         plot="decode_rate_by_kind",

@@ -89,15 +89,27 @@ def _acceptance(summary: Summary, view: CellView) -> Iterator[str]:
 
 
 def _extremes(summary: Summary, section: Section, view: CellView) -> Iterator[str]:
+    """Only where the kinds lie apart: else the order is the noise's."""
     by_kind = [
-        (value, kind)
+        (estimate.value, kind, estimate)
         for kind in section.kinds
-        if (value := _estimate(summary, view, "speedup", kind).value) is not None
+        if (estimate := _estimate(summary, view, "speedup", kind)).value is not None
     ]
     if len(by_kind) < 2:
         return
-    (low, worst), (high, best) = min(by_kind), max(by_kind)
-    yield f"It gains most on {best} ({fmt.times(high)}) and least on {worst} ({fmt.times(low)})."
+    least, most = min(by_kind, key=lambda each: each[0]), max(by_kind, key=lambda each: each[0])
+    if _lies_above(most[2], least[2]):
+        yield (
+            f"It gains most on {most[1]} ({fmt.times(most[0])}) and least on {least[1]} "
+            f"({fmt.times(least[0])})."
+        )
+
+
+def _lies_above(one: Estimate, other: Estimate) -> bool:
+    """Whether two intervals, both over boots, have nothing in common."""
+    if one.low is None or other.high is None or {one.method, other.method} != {"t over boots"}:
+        return False
+    return one.low > other.high
 
 
 # --- under load -----------------------------------------------------------------------------------
@@ -197,10 +209,11 @@ def _workload(section: Section) -> str:
     cell = section.views[0].cell
     num_prompts = len(section.views[0].prompt_kinds)
     levels = "" if section.workload == "generate" else f", c = {_numbers(section.levels)}"
-    repetitions = {view.cell.repetitions for view in section.views}
+    counts = sorted({view.cell.repetitions for view in section.views})
+    repetitions = f"{_numbers(counts)} repetition{'' if counts == [1] else 's'}"
     return (
         f"{section.word}: {fmt.counted(num_prompts, 'prompt')} of set {section.prompt_set}, "
-        f"{SHAPES[section.load]}{levels}, {_numbers(sorted(repetitions))} repetitions per boot, "
+        f"{SHAPES[section.load]}{levels}, {repetitions} per boot, "
         f"assignment {cell.assignment}, at most {section.max_tokens} tokens, length "
         f"{cell.length}; protocol {section.protocol_id}."
     )

@@ -85,6 +85,16 @@ def unavailable(folder: RunFolder) -> tuple[CellEnd, ...]:
     return tuple(end for place, end in last.items() if place not in finished)
 
 
+def told_unavailable(folder: RunFolder) -> tuple[str, ...]:
+    """A line per reason, with the cells it kept from being measured."""
+    cells: dict[str, list[str]] = {}
+    for end in unavailable(folder):
+        cells.setdefault(end.message or "no reason was recorded", []).append(str(end.where.cell_id))
+    return tuple(
+        f"{', '.join(dict.fromkeys(named))}: {message}" for message, named in cells.items()
+    )
+
+
 # --- a run ----------------------------------------------------------------------------------------
 
 
@@ -232,7 +242,7 @@ class Status:
     doing: str | None  # cell and repetition
     cells_finished: int
     cells_planned: int
-    unavailable: tuple[str, ...]  # cell: reason
+    unavailable: tuple[str, ...]  # cells: reason
 
 
 def status(run: Path) -> Status:
@@ -250,7 +260,7 @@ def status(run: Path) -> Status:
         doing=_doing(found) if state == "running" else None,
         cells_finished=len(folder.finished_cells()),
         cells_planned=sum(len(block.cell_ids) for block in folder.manifest.plan.blocks),
-        unavailable=tuple(f"{end.where.cell_id}: {end.message}" for end in unavailable(folder)),
+        unavailable=told_unavailable(folder),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from harness import cli
 from harness.errors import BootError
+from harness.plan import make_plan
 from harness.run import commands
 from harness.store import RunFolder
 
@@ -141,7 +142,9 @@ def test_a_run_whose_variant_does_not_boot_ends_with_three_and_still_reports(
     assert cli.main(["run", "m.yaml", "--reports", str(tmp_path / "reports")]) == 3
 
     told = capsys.readouterr()
-    assert "the server ended with code 1 before it was ready" in told.err
+    # one cell of two blocks, which failed alike: said once
+    assert told.err.count("the server ended with code 1 before it was ready") == 1
+    assert told.err.count("dflash2-generate-c1") == 1
     assert "verdict: invalid" in told.out
 
 
@@ -184,6 +187,20 @@ def test_plan_prints_order_cells_references_and_what_two_boots_can_see(
     # t(2) x 1 % is 4.3 % on logarithms, 4.4 % as a ratio
     assert "a difference below 4.4 % cannot be told from none" in told
     assert "estimated time: not known before a first run" in told
+
+
+def test_plan_in_a_pipe_keeps_whole_cell_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(cli, "load_matrix", lambda path: synthetic.matrix(levels=(1, 8)))
+
+    assert cli.main(["plan", "m.yaml", "--results", str(tmp_path)]) == 0
+
+    told = capsys.readouterr().out
+    assert "…" not in told
+    for cell in make_plan(synthetic.matrix(levels=(1, 8))).cells:
+        assert f"{cell.cell_id} " in told
 
 
 def test_plan_estimates_from_a_stored_run_of_the_same_matrix(

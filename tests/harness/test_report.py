@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.summary import Summary, summarise
-from harness.records import Request
+from harness.errors import ResultsError
+from harness.records import MetricRow, Request
 from harness.report import export, page, plots, tables
 from harness.report import format as fmt
 from harness.report.build import write_report
@@ -102,6 +103,7 @@ def test_code_may_hold_backticks_and_pipes() -> None:
 def test_a_sentence_keeps_its_code_unless_a_name_brings_a_backtick() -> None:
     assert fmt.prose("Set `length: forced` for a|b.") == r"Set `length: forced` for a\|b."
     assert fmt.prose("'a`b' differs") == r"'a\`b' differs"
+    assert fmt.prose("its log:\n  | no") == r"its log: \| no"
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -253,6 +255,45 @@ def test_awkward_names_are_drawn_and_written_literally(strange: Summary, tmp_pat
 
     assert "<b>" not in text
     assert r"MTP \| k=3 &lt;b&gt; \$\$x_1\$ \`q\`" in text
+
+
+def test_what_an_unmeasured_variant_lacks_is_told_briefly_and_for_every_kind(
+    tmp_path: Path,
+) -> None:
+    run = summarise(
+        synthetic.write_run(tmp_path, synthetic.matrix(levels=()), broken_variant="DFlash2")
+    )
+
+    (table,) = tables.single_stream(run)
+
+    assert {entry.reason for entry in table.rows[1][1:]} == {
+        "block b2: the server ended with code 1 before it was ready"
+    }
+    assert "pale" not in " ".join(plots.decode_rate_by_kind(run)[0].notes)
+    assert ".." not in page.sentences.headline(run)
+
+
+def test_the_headline_names_no_best_kind_where_the_kinds_cannot_be_told_apart(
+    run: Summary,
+) -> None:
+    def widened(row: MetricRow) -> MetricRow:
+        return replace(row, estimate=replace(row.estimate, low=0.1, high=99.0))
+
+    wide = replace(
+        run, rows=tuple(widened(row) if row.metric == "speedup" else row for row in run.rows)
+    )
+
+    assert "It gains most on " in page.sentences.headline(run)
+    assert "It gains most on " not in page.sentences.headline(wide)
+
+
+def test_a_report_that_cannot_be_written_says_that_the_run_is_kept(
+    run: Summary, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").write_text("a file")
+
+    with pytest.raises(ResultsError, match=r"taken.*the run is kept.*--reports DIR"):
+        write_report(run, tmp_path / "taken")
 
 
 def test_a_point_that_cannot_be_plotted_is_named_under_the_plot(tmp_path: Path) -> None:
