@@ -41,12 +41,12 @@ def small_target(folder: Path) -> Qwen3ForCausalLM:
     return target.eval().requires_grad_(False)
 
 
-def small_drafter(folder: Path) -> DFlash2DraftModel:
+def small_drafter(folder: Path, target: Qwen3ForCausalLM) -> DFlash2DraftModel:
     folder.mkdir()
     write_json(folder / "config.json", drafter_config(SHAPE, TOKENIZER))
     model = DFlash2DraftModel(load_drafter_config(folder))
     torch.manual_seed(1)
-    initialise(model)
+    initialise(model, target)
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)  # convolutions and norms as well
     return model.eval().requires_grad_(False)
@@ -84,7 +84,7 @@ def test_batched_answers_are_the_engines_greedy_answers(tmp_path: Path) -> None:
 
 def test_a_training_block_computes_the_rows_that_serving_computes(tmp_path: Path) -> None:
     target = small_target(tmp_path)
-    model = small_drafter(tmp_path / "drafter")
+    model = small_drafter(tmp_path / "drafter", target)
     drafter = DFlash2Drafter(model, target)
     answers = answer_of_any_length(target)
     blocks = draw_blocks(answers, Random(4))

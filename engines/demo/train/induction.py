@@ -5,7 +5,7 @@ came before it, and a later one that looks up where the present token came befor
 followed (Olsson et al. 2022, "In-context learning and induction heads"). After 3.6 million tokens
 this target had no trace of the first part: a linear probe read the previous token from no layer
 (R^2 0.00 to 0.06). So three heads of layer 1 are set to look exactly 1, 2 and 3 tokens back, and
-three heads of layer 3 to match the present and the last token with those. Training then goes on
+three heads of layer 2 to match the present and the last token with those. Training then goes on
 as before and decides what to make of them. Refuses to know the data's kinds; reads only windows
 of tokens.
 
@@ -23,14 +23,17 @@ from torch import Tensor
 from engines.demo.train.model import Attention, TargetShape, TrainedTarget, rotary_table
 
 SHAPE = TargetShape()
-LOOK_BACK_LAYER, MATCH_LAYER = 1, 3
+LOOK_BACK_LAYER, MATCH_LAYER = 1, 2
 GROUP = SHAPE.num_attention_heads // SHAPE.num_key_value_heads  # heads that share one key
 HEAD = SHAPE.head_dim
 FAST = range(6)  # rotary pairs that tell neighbours apart
 SLOW = range(20, 32)  # rotary pairs that barely turn within a request
 CODE_SIZE, CODE_OF_LAST = 2 * len(SLOW), 14  # of the code, the part that matches the last token
-FAST_NORM, SLOW_NORM = 1.9, 2.5  # the norms' new weights there: how sharp attention can be
-WRITE_SCALE, VALUE_GAIN = 0.4, 0.5
+FAST_NORM, SLOW_NORM = 1.9, 3.5  # the norms' new weights there: how sharp attention can be
+# The norms take the size of queries and keys away, but training moves large weights more slowly:
+# without this, the first fifty steps dissolved most of the circuit before anything used it.
+STIFFNESS = 20.0
+WRITE_SCALE, VALUE_GAIN = 0.6, 1.0
 SAMPLE = slice(3000, 3024)  # training windows to measure on
 SAMPLE_TOKENS = 700
 RIDGE = 1e-5
@@ -89,13 +92,14 @@ def install_look_back(model: TrainedTarget, ids: Tensor, generator: torch.Genera
     frequency = SHAPE.rope_theta ** (-torch.arange(HEAD // 2) / (HEAD // 2))
     key = torch.zeros(HEAD)
     key[list(FAST)] = 1.0
-    attention.k_proj.weight[:HEAD] = 4 * torch.outer(key, constant)
+    attention.k_proj.weight[:HEAD] = STIFFNESS * torch.outer(key, constant)
     for head in range(GROUP):
         query = torch.zeros(HEAD)
         for f in FAST:
             query[f] = torch.cos((head + 1) * frequency[f])
             query[f + HEAD // 2] = -torch.sin((head + 1) * frequency[f])
-        attention.q_proj.weight[head * HEAD : (head + 1) * HEAD] = 4 * torch.outer(query, constant)
+        rows = slice(head * HEAD, (head + 1) * HEAD)
+        attention.q_proj.weight[rows] = STIFFNESS * torch.outer(query, constant)
     sharpen(attention, pairs(FAST), FAST_NORM)
     reader = principal_parts(hidden, HEAD)
     attention.v_proj.weight[:HEAD] = reader
@@ -120,8 +124,8 @@ def install_match(
     code = F.normalize(read @ mix, dim=-1) * CODE_SIZE**0.5
     back = [code[:, 3 - d : ids.shape[1] - d].flatten(0, 1) for d in range(3)]
     present, last, last_but_one = (least_squares(hidden, each) for each in back)
-    attention.k_proj.weight[:HEAD] = code_rows(last, last_but_one)
-    attention.q_proj.weight[: GROUP * HEAD] = code_rows(present, last).repeat(GROUP, 1)
+    attention.k_proj.weight[:HEAD] = STIFFNESS * code_rows(last, last_but_one)
+    attention.q_proj.weight[: GROUP * HEAD] = STIFFNESS * code_rows(present, last).repeat(GROUP, 1)
     sharpen(attention, pairs(SLOW), SLOW_NORM)
     reader = principal_parts(hidden, HEAD)
     votes = vote_directions(model, ids, hidden @ reader.T)

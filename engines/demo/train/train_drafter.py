@@ -125,18 +125,27 @@ def cross_entropy(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
     return (each * weights.flatten()).sum() / weights.sum()
 
 
-def initialise(model: DFlash2DraftModel) -> None:
-    """Small matrices; convolutions that pass everything through; codebooks that say little yet."""
-    for name, parameter in model.named_parameters():
-        if name.endswith("base_kernel"):
-            parameter.data.zero_()
-            parameter.data[:, 0] = 1.0
-        elif name.endswith("kernel_projection.weight"):
-            nn.init.normal_(parameter, std=0.002)
-        elif name.endswith("codebook"):
-            nn.init.normal_(parameter, std=0.1)
-        elif parameter.dim() == 2:
-            nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5 * 0.5)
+def initialise(model: DFlash2DraftModel, target: Qwen3ForCausalLM) -> None:
+    """Begin as the target's last layers, which read the last tap as they read it in the target.
+
+    Convolutions pass everything through, codebooks say little, other taps whisper.
+    """
+    sources = target.model.layers[-len(model.layers) :]
+    for layer, source in zip(model.layers, sources, strict=True):
+        for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm"):
+            getattr(layer, name).load_state_dict(getattr(source, name).state_dict())
+        for conv in (layer.attention_conv, layer.mlp_conv):
+            nn.init.zeros_(conv.base_kernel)
+            conv.base_kernel.data[:, 0] = 1.0
+            nn.init.normal_(conv.kernel_projection.weight, std=0.002)
+    model.hidden_norm.load_state_dict(sources[0].input_layernorm.state_dict())
+    model.norm.load_state_dict(target.model.norm.state_dict())
+    nn.init.normal_(model.fc.weight, std=0.005)
+    model.fc.weight.data[:, -model.config.hidden_size :] += torch.eye(model.config.hidden_size)
+    selector = model.candidate_selector
+    nn.init.normal_(selector.hidden_projection.weight, std=0.05)
+    for codebook in (selector.predecessor_codebook, selector.successor_codebook):
+        nn.init.normal_(codebook, std=0.1)
 
 
 def optimisers(model: DFlash2DraftModel) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
@@ -221,7 +230,7 @@ def main() -> None:
     options.drafter.mkdir(parents=True, exist_ok=True)
     write_json(options.drafter / "config.json", drafter_config(TargetShape(), tokenizer))
     model = DFlash2DraftModel(load_drafter_config(options.drafter))
-    initialise(model)
+    initialise(model, target)
     log = options.work / "drafter.jsonl"
     for values in train(model, target, load_answers(options.work), options.work, options.steps):
         line = json.dumps(values)
