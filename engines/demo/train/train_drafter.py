@@ -37,7 +37,7 @@ from engines.dflash2.weights import load_target
 
 DRAFTER = Path("engines/demo/dense/drafter")
 SEED = 2
-SEQUENCES, ANCHORS = 12, 40  # of one step
+SEQUENCES, ANCHORS = 12, 32  # of one step
 LATER_ROW_WEIGHT = 0.85
 UNARY_WEIGHT = 0.5
 MUON_RATE, ADAM_RATE = 4e-3, 2e-3
