@@ -294,7 +294,10 @@ def _draw_curves(summary: Summary, sections: Sequence[Section]) -> Figure:
 
 
 def _curve(axes: Axes, summary: Summary, section: Section, variant: str, colour: str) -> float:
-    """Line, points and interval band of one variant; a level without a figure breaks the line."""
+    """Line, points and interval band of one variant; a level without a figure breaks the line.
+
+    Returns the highest point drawn, band included.
+    """
     views = section.of_variant(variant)
     estimates = [_estimate(summary, view, HEADLINE["concurrency"], ALL) for view in views]
     levels = [view.cell.concurrency for view in views]
@@ -335,9 +338,8 @@ def _curve(axes: Axes, summary: Summary, section: Section, variant: str, colour:
             alpha=0.14,
             linewidth=0,
         )
-    return max(
-        (estimate.value for estimate in estimates if estimate.value is not None), default=0.0
-    )
+    tops = [estimate.value for estimate in estimates if estimate.value is not None]
+    return max(tops + [high for _, _, high in known], default=0.0)
 
 
 def _concurrency_axis(axes: Axes, section: Section) -> None:
