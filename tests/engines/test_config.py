@@ -124,8 +124,11 @@ def test_taps_that_stand_nowhere_are_spread_as_the_reference_spreads_them(
 
 def test_the_old_name_of_noncausal_is_understood(tmp_path: Path, drafter_json: Json) -> None:
     del drafter_json["is_causal"]
+    folder = write(tmp_path, drafter_json)
+    with pytest.raises(ModelError):  # said by nobody, a windowed layer counts as causal
+        load_drafter_config(folder)
     drafter_json["dflash_config"]["causal"] = False
-    load_drafter_config(write(tmp_path, drafter_json))
+    assert load_drafter_config(write(tmp_path, drafter_json)).block_size == 8
 
 
 MISSING = object()

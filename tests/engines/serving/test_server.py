@@ -184,11 +184,13 @@ def test_both_names_of_max_tokens(client: httpx.Client, fields: dict) -> None:
     assert body["choices"][0]["finish_reason"] == "length"
 
 
-def test_fields_that_ask_for_nothing_are_accepted(client: httpx.Client) -> None:
-    complete(
+def test_fields_that_ask_for_nothing_change_nothing(client: httpx.Client) -> None:
+    bare = complete(client, prompt=PROMPT, temperature=0, max_tokens=5)
+    dressed = complete(
         client,
         prompt=PROMPT,
-        max_tokens=1,
+        temperature=0,
+        max_tokens=5,
         n=1,
         best_of=1,
         echo=False,
@@ -202,6 +204,7 @@ def test_fields_that_ask_for_nothing_are_accepted(client: httpx.Client) -> None:
         top_p=1,
         model="tiny",
     )
+    assert dressed["choices"] == bare["choices"]
 
 
 # --- timings and counters, with rounds from a script ---
