@@ -370,6 +370,13 @@ def speculation_active(view: CellView) -> Finding:
 
 def al_within_k_plus_1(view: CellView) -> Finding:
     total, k = view.total.delta, view.cell.k
+    share = measures.acceptance_rate(total) if total else None
+    if total and share is not None and share > 1:
+        return _invalid(
+            f"The engine counts {total.accepted_tokens} of {total.draft_tokens} drafted tokens as "
+            "accepted, which cannot be. Do not use its acceptance figures; report this to the "
+            "engine."
+        )
     length = measures.acceptance_length(total) if total else None
     if length is None or k is None or length <= k + 1:
         return OK
@@ -484,7 +491,8 @@ CHECKS: Mapping[str, Check] = {
         judge=speculation_active,
     ),
     "al_within_k_plus_1": Check(
-        rule="The acceptance length is at most k + 1. Invalid above.",
+        rule="The acceptance length is at most k + 1, and no more is accepted than drafted. "
+        "Invalid above.",
         judge=al_within_k_plus_1,
     ),
     "drafted_depth": Check(

@@ -61,7 +61,7 @@ def _content(summary: Summary, pictures: Sequence[Picture]) -> Mapping[str, Any]
         },
         "verdicts": _verdict_counts(summary),
         "num_checks": len(CHECKS),
-        "num_cells": len(summary.data.views),
+        "cells": fmt.counted(len(summary.data.views), "cell"),
         "commits": _commits(summary),
         "notes": list(summary.data.notes),
         "environment": _environment(summary),

@@ -209,14 +209,21 @@ def _workload(section: Section) -> str:
     cell = section.views[0].cell
     num_prompts = len(section.views[0].prompt_kinds)
     levels = "" if section.workload == "generate" else f", c = {_numbers(section.levels)}"
-    counts = sorted({view.cell.repetitions for view in section.views})
-    repetitions = f"{_numbers(counts)} repetition{'' if counts == [1] else 's'}"
     return (
         f"{section.word}: {fmt.counted(num_prompts, 'prompt')} of set {section.prompt_set}, "
-        f"{SHAPES[section.load]}{levels}, {repetitions} per boot, "
+        f"{SHAPES[section.load]}{levels}, {_repetitions(section)} per boot, "
         f"assignment {cell.assignment}, at most {section.max_tokens} tokens, length "
         f"{cell.length}; protocol {section.protocol_id}."
     )
+
+
+def _repetitions(section: Section) -> str:
+    """3 repetitions; where levels differ: 10 and 2 repetitions (in this order of c)."""
+    counts = {view.cell.concurrency: view.cell.repetitions for view in section.views}
+    if len(set(counts.values())) == 1:
+        return fmt.counted(next(iter(counts.values())), "repetition")
+    in_order = [counts[level] for level in section.levels]
+    return f"{_numbers(in_order)} repetitions (in this order of c)"
 
 
 def _sampling(summary: Summary) -> str:

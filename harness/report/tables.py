@@ -10,6 +10,8 @@ from statistics import median
 from typing import TypeAlias
 
 from harness import checks
+from harness.analysis.metrics import HEADLINE
+from harness.analysis.outputs import Losslessness
 from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
@@ -39,6 +41,9 @@ class Table:
     num_labels: int = 1
     section: str | None = None  # the workload it belongs to, where several have such a table
 
+
+OF_THE_ANSWERED = (*HEADLINE.values(), "ttft_p50")
+"""Figures beside which the share of failed requests is told."""
 
 STRICT_NOTE = (
     "tok/round: acceptance length. accepted: of the drafted tokens. strict tok/s: without the "
@@ -85,7 +90,15 @@ class Figures:
         text = show(estimate.value)
         if interval and estimate.low is not None and estimate.high is not None:
             text = f"{text} ({fmt.span(estimate.low, estimate.high)})"
+        if metric in OF_THE_ANSWERED:
+            text += self._failed(view, kind)
         return Entry(text=text, value=estimate.value, mark=self.mark(view))
+
+    def _failed(self, view: CellView, kind: str) -> str:
+        """What the figure leaves out, beside it: survivors of many failures look fast."""
+        row = self.summary.row(view, "failed_share", kind)
+        share = row.estimate.value if row else None
+        return f" ({fmt.percent(share)} failed)" if share else ""
 
     def bounds(self, view: CellView, metric: str, kind: str = ALL) -> Entry:
         row = self.summary.row(view, metric, kind)
@@ -377,13 +390,8 @@ def losslessness(summary: Summary) -> list[Table]:
                 text=f"{result.num_identical} of {result.num_compared}",
                 value=result.num_identical / result.num_compared,
             )
-        first = result.first_difference
-        where = (
-            f"{first.prompt_id}, {first.unit} {first.index}"
-            if first
-            else ("none" if result.num_identical == result.num_compared else "texts not stored")
-        )
-        rows.append((label(result.variant), label(result.against), same, label(where)))
+        where = _first_difference(result)
+        rows.append((label(result.variant), label(result.against), same, where))
     if not rows:
         return []
     return [
@@ -395,6 +403,16 @@ def losslessness(summary: Summary) -> list[Table]:
             num_labels=2,
         )
     ]
+
+
+def _first_difference(result: Losslessness) -> Entry:
+    if result.reason is not None:
+        return missing(result.reason)
+    first = result.first_difference
+    if first is not None:
+        return label(f"{first.prompt_id}, {first.unit} {first.index}")
+    none = result.num_identical == result.num_compared
+    return label("none") if none else missing("the outputs themselves were not stored")
 
 
 def outputs(summary: Summary) -> list[Table]:
