@@ -82,6 +82,19 @@ def test_batched_answers_are_the_engines_greedy_answers(tmp_path: Path) -> None:
         assert batched.tokens[row, 4 : 4 + len(alone)].tolist() == alone
 
 
+def test_rows_that_ended_leave_the_batch_and_change_nothing(tmp_path: Path) -> None:
+    target = small_target(tmp_path)
+    prompts = [[5, 9, 250, 33], [7, 8, 120, 2], [64, 3, 71, 200]]
+    endless = answer(target, prompts, {299}, max_tokens=24)
+    stop = int(endless.tokens[0, 4 + 2])  # ends the first row at once, others when they meet it
+    stopped = answer(target, prompts, {stop}, max_tokens=24)
+    assert len(set(stopped.num_tokens.tolist())) > 1
+    for row, num_tokens in enumerate(stopped.num_tokens.tolist()):
+        assert torch.equal(stopped.tokens[row, :num_tokens], endless.tokens[row, :num_tokens])
+        features = stopped.features[row, : num_tokens - 1].float()
+        assert torch.allclose(features, endless.features[row, : num_tokens - 1].float(), atol=1e-2)
+
+
 def test_a_training_block_computes_the_rows_that_serving_computes(tmp_path: Path) -> None:
     target = small_target(tmp_path)
     model = small_drafter(tmp_path / "drafter", target)

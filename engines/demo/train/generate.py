@@ -43,6 +43,7 @@ MAX_ANSWER_TOKENS = 400
 PACKAGE_SHARE = 0.25  # of the prose prompts
 PROMPTS_AT_A_TIME = 1500
 MIN_BATCH = 24
+PADDING_ID = 0  # behind an answer's end, where nobody looks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,8 @@ class Answers:
     """Greedy answers to prompts of one length.
 
     tokens: [batch, length] prompt and answer; num_tokens: [batch], up to the end-of-turn token;
-    features: [batch, length, taps * hidden] of every token but the last, in bfloat16.
+    features: [batch, length - 1, taps * hidden], of every token but the last, in bfloat16;
+    what stands behind an answer's end is padding.
     """
 
     num_prompt: int
@@ -68,6 +70,10 @@ class BatchCache(KVCache):
         self.keys = self.keys.new_empty((layers, batch, *rest))
         self.values = self.values.new_empty((layers, batch, *rest))
 
+    def keep(self, rows: Tensor) -> None:
+        """Forget every sequence but these."""
+        self.keys, self.values = self.keys[:, rows], self.values[:, rows]
+
 
 @torch.inference_mode()
 def answer(
@@ -76,28 +82,38 @@ def answer(
     stop: set[int],
     max_tokens: int = MAX_ANSWER_TOKENS,
 ) -> Answers:
-    """Greedy answers; rows that ended go on unheard until the last row has."""
+    """Greedy answers. Rows that ended leave the batch once they are half of it."""
     ids = torch.tensor(prompts)
-    cache = BatchCache(target, len(prompts), ids.shape[1] + max_tokens)
+    batch, num_prompt = ids.shape
+    cache = BatchCache(target, batch, num_prompt + max_tokens)
     stops = torch.tensor(sorted(stop))
-    num_tokens = torch.zeros(len(prompts), dtype=torch.long)
-    tokens, features, new = [ids], [], ids
-    for length in range(ids.shape[1] + 1, ids.shape[1] + max_tokens + 1):
+    tokens = torch.full((batch, num_prompt + max_tokens), PADDING_ID)
+    tokens[:, :num_prompt] = ids
+    num_tokens = torch.zeros(batch, dtype=torch.long)
+    size = len(TARGET_LAYER_IDS) * target.config.hidden_size
+    features = torch.zeros(batch, num_prompt + max_tokens, size, dtype=torch.bfloat16)
+    rows, new = torch.arange(batch), ids
+    for length in range(num_prompt, num_prompt + max_tokens):
         output = target(new, cache=cache, tap_layer_ids=TARGET_LAYER_IDS)
         assert output.features is not None
-        features.append(output.features.to(torch.bfloat16))
+        features[rows, length - new.shape[1] : length] = output.features.to(torch.bfloat16)
         new = target.logits(output.hidden[:, -1:]).argmax(-1)
-        tokens.append(new)
-        num_tokens[(num_tokens == 0) & torch.isin(new[:, 0], stops)] = length
-        if bool(num_tokens.all()):
+        tokens[rows, length] = new[:, 0]
+        ended = torch.isin(new[:, 0], stops) & (num_tokens[rows] == 0)
+        num_tokens[rows[ended]] = length + 1
+        going_on = num_tokens[rows] == 0
+        if not going_on.any():
             break
-    everything = torch.cat(tokens, 1)
-    num_tokens[num_tokens == 0] = everything.shape[1]
+        if 2 * int(going_on.sum()) <= len(rows):
+            cache.keep(going_on)
+            rows, new = rows[going_on], new[going_on]
+    num_tokens[num_tokens == 0] = num_prompt + max_tokens
+    longest = int(num_tokens.max())
     return Answers(
-        num_prompt=ids.shape[1],
-        tokens=everything,
+        num_prompt=num_prompt,
+        tokens=tokens[:, :longest].clone(),
         num_tokens=num_tokens,
-        features=torch.cat(features, 1),
+        features=features[:, : longest - 1].clone(),
     )
 
 
@@ -138,7 +154,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     tokenizer = Tokenizer.from_file(str(options.target / "tokenizer.json"))
-    target = load_target(options.target, torch.bfloat16)
+    target = load_target(options.target)
     stop = {
         tokenizer.token_to_id(name)
         for name in (demo_tokenizer.TURN_END, demo_tokenizer.END_OF_TEXT)

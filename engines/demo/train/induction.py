@@ -9,7 +9,14 @@ three heads of layer 2 to match the present and the last token with those. Train
 as before and decides what to make of them. Refuses to know the data's kinds; reads only windows
 of tokens.
 
+Two tokens are a poor address, though: in a file of "name: type = value" lines most pairs stand in
+several places, and after 9.4 million tokens only a third of the attention lay on the right one.
+`--lengthen` gives the circuit five tokens to match: layer 1's other heads look 0, 4 and 5 back,
+and all six write a code of what they see into quiet directions of the stream, turned by the
+distance, so that one dot product in layer 2 compares five tokens with five.
+
     python -m engines.demo.train.induction --work build/demo
+    python -m engines.demo.train.induction --work build/demo --lengthen
 """
 
 import argparse
@@ -36,6 +43,11 @@ STIFFNESS = 20.0
 WRITE_SCALE, VALUE_GAIN = 0.6, 1.0
 SAMPLE = slice(3000, 3024)  # training windows to measure on
 SAMPLE_TOKENS = 700
+NUM_MATCHED = 5  # tokens that the lengthened circuit compares
+DISTANCES = (1, 2, 3, 0, 4, 5)  # how far back each head of the first layer looks then
+NUM_PARTS = 40  # directions of what those heads read that are mixed into the code
+SIGNAL = 4.0  # the code's size, in standard deviations of the directions it is written to
+CENTRE = 200  # tokens from an answer back to what it copies, about: where matching is in phase
 RIDGE = 1e-5
 
 
@@ -89,17 +101,12 @@ def install_look_back(model: TrainedTarget, ids: Tensor, generator: torch.Genera
     x, normed = hidden_before(model, ids, LOOK_BACK_LAYER)
     hidden = normed.flatten(0, 1)
     constant = least_squares(hidden, torch.ones(len(hidden), 1))[:, 0]
-    frequency = SHAPE.rope_theta ** (-torch.arange(HEAD // 2) / (HEAD // 2))
     key = torch.zeros(HEAD)
     key[list(FAST)] = 1.0
     attention.k_proj.weight[:HEAD] = STIFFNESS * torch.outer(key, constant)
     for head in range(GROUP):
-        query = torch.zeros(HEAD)
-        for f in FAST:
-            query[f] = torch.cos((head + 1) * frequency[f])
-            query[f + HEAD // 2] = -torch.sin((head + 1) * frequency[f])
         rows = slice(head * HEAD, (head + 1) * HEAD)
-        attention.q_proj.weight[rows] = STIFFNESS * torch.outer(query, constant)
+        attention.q_proj.weight[rows] = STIFFNESS * torch.outer(look_back(head + 1), constant)
     sharpen(attention, pairs(FAST), FAST_NORM)
     reader = principal_parts(hidden, HEAD)
     attention.v_proj.weight[:HEAD] = reader
@@ -156,6 +163,97 @@ def vote_directions(model: TrainedTarget, ids: Tensor, values: Tensor) -> Tensor
     return votes * (VALUE_GAIN * float(final.pow(2).mean(-1).sqrt().mean()) / gain)
 
 
+def frequencies() -> Tensor:
+    """[head_dim / 2]: by how much each rotary pair turns from token to token."""
+    return SHAPE.rope_theta ** (-torch.arange(HEAD // 2) / (HEAD // 2))
+
+
+def look_back(distance: int) -> Tensor:
+    """[head_dim]: the constant query that is in phase with the constant key `distance` before."""
+    query = torch.zeros(HEAD)
+    for f in FAST:
+        angle = distance * frequencies()[f]
+        query[f], query[f + HEAD // 2] = torch.cos(angle), -torch.sin(angle)
+    return query
+
+
+def gather_five(
+    model: TrainedTarget, ids: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """All six heads of the first layer write codes; -> the wanted query and key codes.
+
+    Each [batch, length, code]: the sum of the codes of the present and the four tokens before,
+    and of the five tokens before, every distance turned by a rotation of its own. The first
+    three heads keep what they do, the others are set anew.
+    """
+    attention = model.model.layers[LOOK_BACK_LAYER].self_attn
+    _, normed = hidden_before(model, ids, LOOK_BACK_LAYER)
+    reader = attention.v_proj.weight[:HEAD].clone()
+    read = normed @ reader.T
+    random = torch.randn(NUM_PARTS, CODE_SIZE, generator=generator)
+    mix = torch.linalg.qr(random)[0].T @ principal_parts(read.flatten(0, 1), NUM_PARTS)
+    hidden = normed.flatten(0, 1)
+    constant = least_squares(hidden, torch.ones(len(hidden), 1))[:, 0]
+    key = torch.zeros(HEAD)
+    key[list(FAST)] = 1.0
+    attention.k_proj.weight[HEAD:] = STIFFNESS * torch.outer(key, constant)
+    attention.v_proj.weight[HEAD:] = reader
+    for head in range(GROUP, 2 * GROUP):
+        rows = slice(head * HEAD, (head + 1) * HEAD)
+        query = look_back(DISTANCES[head])
+        attention.q_proj.weight[rows] = STIFFNESS * torch.outer(query, constant)
+    attention.o_proj.weight[:, GROUP * HEAD :] = 0.0
+    turns = [
+        torch.linalg.qr(torch.randn(CODE_SIZE, CODE_SIZE, generator=generator))[0]
+        for _ in range(NUM_MATCHED)
+    ]
+    write_codes(model, ids, mix, turns)
+    code = read @ mix.T
+    code = code - code.mean((0, 1))
+    back = [F.pad(code, (0, 0, d, 0))[:, : ids.shape[1]] for d in range(NUM_MATCHED + 1)]
+    present = sum(each @ turn.T for each, turn in zip(back[:-1], turns, strict=True))
+    before = sum(each @ turn.T for each, turn in zip(back[1:], turns, strict=True))
+    return torch.as_tensor(present), torch.as_tensor(before)
+
+
+def write_codes(model: TrainedTarget, ids: Tensor, mix: Tensor, turns: list[Tensor]) -> None:
+    """Let the first layer's heads add their codes to the stream where least else happens."""
+    stream, _ = hidden_before(model, ids, MATCH_LAYER)
+    centred = stream.flatten(0, 1) - stream.mean((0, 1))
+    variance, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
+    for_query, for_key = (directions[:, side : 2 * CODE_SIZE : 2] for side in range(2))
+    scale = SIGNAL * float(variance[: 2 * CODE_SIZE].mean().sqrt()) / NUM_MATCHED**0.5
+    out = model.model.layers[LOOK_BACK_LAYER].self_attn.o_proj.weight
+    for head, distance in enumerate(DISTANCES):
+        code = torch.zeros(SHAPE.hidden_size, CODE_SIZE)
+        if distance < NUM_MATCHED:
+            code += for_query @ turns[distance]
+        if distance > 0:
+            code += for_key @ turns[distance - 1]
+        out[:, head * HEAD : (head + 1) * HEAD] += code @ mix * scale
+
+
+@torch.no_grad()
+def lengthen(model: TrainedTarget, ids: Tensor) -> None:
+    """Make an installed circuit match five tokens instead of two; its votes stay as they are."""
+    present, before = gather_five(model, ids, torch.Generator().manual_seed(1))
+    _, normed = hidden_before(model, ids, MATCH_LAYER)
+    hidden = normed[:, NUM_MATCHED:].flatten(0, 1)
+    query, key = (
+        least_squares(hidden, code[:, NUM_MATCHED:].flatten(0, 1)).T for code in (present, before)
+    )
+    query_rows, key_rows = torch.zeros(2, HEAD, SHAPE.hidden_size)
+    half = CODE_SIZE // 2
+    for at, f in enumerate(SLOW):
+        cosine, sine = (turn(CENTRE * frequencies()[f]) for turn in (torch.cos, torch.sin))
+        key_rows[f], key_rows[f + HEAD // 2] = key[at], key[at + half]
+        query_rows[f] = cosine * query[at] + sine * query[at + half]
+        query_rows[f + HEAD // 2] = cosine * query[at + half] - sine * query[at]
+    attention = model.model.layers[MATCH_LAYER].self_attn
+    attention.k_proj.weight[:HEAD] = STIFFNESS * key_rows
+    attention.q_proj.weight[: GROUP * HEAD] = STIFFNESS * query_rows.repeat(GROUP, 1)
+
+
 @torch.no_grad()
 def install(model: TrainedTarget, ids: Tensor) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -166,6 +264,7 @@ def install(model: TrainedTarget, ids: Tensor) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--lengthen", action="store_true", help="an installed circuit")
     options = parser.parse_args()
     path = options.work / "checkpoint" / "model.pt"
     saved = torch.load(path)
@@ -173,7 +272,7 @@ def main() -> None:
     model.load_state_dict(saved["model"])
     with np.load(options.work / "windows_1024.npz") as file:
         ids = torch.from_numpy(file["tokens"][SAMPLE, :SAMPLE_TOKENS].astype(np.int64))
-    install(model, ids)
+    (lengthen if options.lengthen else install)(model, ids)
     torch.save({**saved, "model": model.state_dict()}, path)
 
 

@@ -3,8 +3,8 @@
 A training example is a block: an anchor somewhere in an answer, seven masks after it, and the
 features of all tokens before it as context. The loss is the cross-entropy of the target's tokens
 under the rows' logits alone and under the logits with the selector's edge from the true
-predecessor; later rows weigh less, because a wrong early row makes them useless. Embedding and
-head are the target's and stay fixed.
+predecessor; later rows weigh less, because a wrong early row makes them useless. Every step sees
+all five kinds. Embedding and head are the target's and stay fixed.
 
     python -m engines.demo.train.train_drafter --work build/demo --steps 800
 """
@@ -14,10 +14,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +38,7 @@ from engines.dflash2.weights import load_target
 
 DRAFTER = Path("engines/demo/dense/drafter")
 SEED = 2
-SEQUENCES, ANCHORS = 12, 32  # of one step
+SEQUENCES, ANCHORS = 3, 28  # of each kind in one step
 LATER_ROW_WEIGHT = 0.85
 UNARY_WEIGHT = 0.5
 MUON_RATE, ADAM_RATE = 4e-3, 2e-3
@@ -163,17 +164,35 @@ def rate(step: int, steps: int) -> float:
     return min((step + 1) / WARMUP_STEPS, max(0.02, 1 - step / steps))
 
 
-def load_answers(work: Path) -> list[Answers]:
-    found: list[Answers] = []
-    for kind in KINDS:
-        found += torch.load(work / f"answers_{kind}.pt", weights_only=False, mmap=True)
-    return found
+def load_answers(work: Path) -> list[list[Answers]]:
+    """The batches of answers of each kind."""
+    paths = [work / f"answers_{kind}.pt" for kind in KINDS]
+    return [torch.load(path, weights_only=False, mmap=True) for path in paths]
+
+
+def gradient(
+    model: DFlash2DraftModel,
+    target: Qwen3ForCausalLM,
+    kinds: Sequence[Sequence[Answers]],
+    random: Random,
+) -> tuple[float, float, Tensor]:
+    """Add up one step's gradient, every kind's share alike; means of what `losses` says."""
+    seen = []
+    for answers in kinds:
+        sizes = [len(each.tokens) for each in answers]
+        unary, edged, right = losses(
+            model, target, draw_blocks(random.choices(answers, sizes)[0], random)
+        )
+        ((UNARY_WEIGHT * unary + edged) / len(kinds)).backward()
+        seen.append((unary.item(), edged.item(), right))
+    unary_losses, edged_losses, shares = zip(*seen, strict=True)
+    return fmean(unary_losses), fmean(edged_losses), torch.stack(shares).mean(0)
 
 
 def train(
     model: DFlash2DraftModel,
     target: Qwen3ForCausalLM,
-    answers: list[Answers],
+    kinds: Sequence[Sequence[Answers]],
     work: Path,
     steps: int,
 ) -> Iterator[dict[str, object]]:
@@ -188,12 +207,8 @@ def train(
     began_s = saved_s = time.monotonic()
     stop = []
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
-    sizes = [len(a.tokens) for a in answers]
     for step in range(done, steps):
-        random = Random(f"{SEED}:{step}")
-        blocks = draw_blocks(random.choices(answers, sizes)[0], random)
-        unary, edged, right = losses(model, target, blocks)
-        (UNARY_WEIGHT * unary + edged).backward()
+        unary, edged, right = gradient(model, target, kinds, Random(f"{SEED}:{step}"))
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser, full in zip(both, (MUON_RATE, ADAM_RATE), strict=True):
             optimiser.param_groups[0]["lr"] = full * rate(step, steps)
@@ -202,7 +217,7 @@ def train(
         if (step + 1) % 10 == 0:
             yield {
                 "step": step + 1, "seconds": round(time.monotonic() - began_s, 1),
-                "unary": round(unary.item(), 4), "edged": round(edged.item(), 4),
+                "unary": round(unary, 4), "edged": round(edged, 4),
                 "norm": round(float(norm), 3), "right": [round(float(r), 3) for r in right],
             }  # fmt: skip
         if stop or time.monotonic() - saved_s > CHECKPOINT_EVERY_S or step + 1 == steps:
