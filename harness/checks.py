@@ -6,6 +6,7 @@ during a run or in a report. What cannot be decided from the facts is ok: a chec
 evidence, and a table shows the gap.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ FAILED_SHARE_LIMIT = 0.05
 LENGTH_TOLERANCE = 0.10
 LOOPS_LIMIT = 0.10
 LOOPS_VOID = 0.50
+LOOPS_OF_A_KIND = 0.50
 SHORT_OUTPUT_TOKENS = (
     64  # n / (n - 1) is 1.6 % there: the decode rate's first token begins to matter
 )
@@ -30,6 +32,9 @@ CLIENT_CPU_VOID = 0.95
 LOOP_LAG_LIMIT_S = 0.05
 SATURATED_FRACTION = 0.97
 SHALLOW_FRACTION = 0.95  # a last round may be cut short by the token limit, no more
+COLD_FACTOR = 1.5  # a first request this much slower than its repetitions paid for something else
+SCATTER_LIMIT = 0.10
+DRIFT_LIMIT = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,14 +167,28 @@ def loops(view: CellView) -> Finding:
         if request.distinct_4gram_share is not None
     ]
     looping = sum(bool(measures.loops(share)) for share in known)
-    if not known or looping / len(known) <= LOOPS_LIMIT:
+    if not known:
+        return OK
+    kind, share = _kind_that_loops_most(view)
+    if looping / len(known) <= LOOPS_LIMIT and share < LOOPS_OF_A_KIND:
         return OK
     message = (
-        f"{looping} of {len(known)} outputs repeat themselves (fewer than half of their 4-grams "
-        "are distinct), which is easy to draft and inflates acceptance and speed-up. Take other "
-        "prompts or a lower `max_tokens`."
+        f"{looping} of {len(known)} outputs repeat themselves, {share * 100:.0f} % of kind {kind} "
+        "(fewer than half of their 4-grams are distinct), which is easy to draft and inflates "
+        "acceptance and speed-up. Take other prompts or a lower `max_tokens`."
     )
     return _invalid(message) if looping / len(known) > LOOPS_VOID else _warning(message)
+
+
+def _kind_that_loops_most(view: CellView) -> tuple[str, float]:
+    """And its share of looping outputs: in a table by kind it is a row of its own."""
+    loops_of: dict[str, list[bool]] = defaultdict(list)
+    for request in view.ok:
+        looping = measures.loops(request.distinct_4gram_share)
+        if looping is not None:
+            loops_of[request.kind].append(looping)
+    shares = {kind: sum(loops) / len(loops) for kind, loops in loops_of.items()}
+    return max(shares.items(), key=lambda item: item[1])
 
 
 def prompt_rendered_equal(view: CellView) -> Finding:
@@ -455,6 +474,229 @@ def _readings(view: CellView) -> Sequence[tuple[Counters, Counters]]:
     return [(first, second) for first, second in pairs if first and second]
 
 
+# --- the engine and its settings ------------------------------------------------------------------
+
+
+def speculator_kind(view: CellView) -> Finding:
+    asked = view.cell.drafter or "none"
+    for boot in view.boots:
+        named = (boot.health or {}).get("drafter")
+        if isinstance(named, str) and named != asked:
+            return _invalid(
+                f"{view.cell.engine} says that it drafts with {named!r} where the cell asks for "
+                f"{asked!r}. Look in the server's log for what it loaded."
+            )
+    return OK
+
+
+def k_le_block(view: CellView) -> Finding:
+    """A block is the drafted tokens and the one they follow."""
+    for boot in view.boots:
+        block = (boot.health or {}).get("block")
+        if isinstance(block, int) and view.cell.k is not None and view.cell.k > block - 1 > 0:
+            return _invalid(
+                f"k = {view.cell.k}, but the drafter's block of {block} holds {block - 1} drafted "
+                f"tokens. Write k: {block - 1} or less."
+            )
+    return OK
+
+
+def synthetic_acceptance(view: CellView) -> Finding:
+    for boot in view.boots:
+        asked = " ".join([*boot.argv, *(f"{key} {value}" for key, value in boot.wanted.items())])
+        found = _SYNTHETIC.search(asked)
+        if found is not None:
+            return _invalid(
+                f"The engine was told how much to accept ({found.group()}): its output is no "
+                "model's, its speed no drafter's. Remove the setting to measure one."
+            )
+    return OK
+
+
+# llama.cpp b11434: --spec-synth-len, --spec-synth-rates; vLLM 0.32: in its speculative config
+_SYNTHETIC = re.compile(
+    r"spec[-_]synth[-_]\w+|synthetic_acceptance_\w+|rejection_sample_method\W+synthetic"
+)
+
+
+def flags_diff(view: CellView) -> Finding:
+    """Numbers alone are held against each other: words have too many spellings."""
+    for boot in view.boots:
+        told = boot.health or {}
+        for name, asked in boot.wanted.items():
+            if _is_number(asked) and _is_number(told.get(name)) and told[name] != asked:
+                return _invalid(
+                    f"The matrix asks for {name} {asked}, the engine says {told[name]}. Start it "
+                    "with what the matrix says, or write what it uses."
+                )
+    return OK
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def confounded(view: CellView) -> Finding:
+    if view.reference is None:
+        return OK
+    ours, theirs = _settings(view), _settings(view.reference)
+    moved = sorted(
+        name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
+    )
+    if not moved:
+        return OK
+    return _warning(
+        f"Beside the drafter, the reference differs in {', '.join(moved)}, so the speed-up is not "
+        "the drafter's alone. Set it alike in both, or read the ratio as that of two set-ups."
+    )
+
+
+_OF_THE_MODELS = ("target", "drafter", "drafter_model", "k")
+
+
+def _settings(view: CellView) -> Mapping[str, object]:
+    """What the boots were asked for, models left out; environment variables among it."""
+    asked: dict[str, object] = {}
+    for boot in view.boots:
+        asked |= {name: value for name, value in boot.wanted.items() if name not in _OF_THE_MODELS}
+        asked |= boot.environment
+    return asked
+
+
+def unequal_depth(view: CellView) -> Finding:
+    other = view.reference.cell.k if view.reference else None
+    if other is None or view.cell.k is None or other == view.cell.k:
+        return OK
+    return _warning(
+        f"k = {view.cell.k} is held against k = {other}: the ratio is of two drafters and of two "
+        "depths. Measure both at each depth."
+    )
+
+
+def build_known(view: CellView) -> Finding:
+    builds = {boot.build for boot in view.boots if boot.build is not None}
+    if len(builds) > 1:
+        return _invalid(
+            f"The cell's boots ran {len(builds)} builds of the engine, so its figures are of no "
+            "one engine. Measure it again with one build."
+        )
+    if all(boot.version is not None for boot in view.boots):
+        return OK
+    return _warning(
+        "The engine does not say its version, so nobody can measure this again. Write it into the "
+        "engine's name, or use an engine whose /health has `version`."
+    )
+
+
+def slots_ge_c(view: CellView) -> Finding:
+    for boot in view.boots:
+        slots = (boot.health or {}).get("max_concurrent_requests")
+        if isinstance(slots, int) and slots < view.cell.concurrency:
+            return _warning(
+                f"The engine works on {slots} of the {view.cell.concurrency} requests at once, so "
+                "TTFT is mostly queue and the aggregate that of fewer streams. Start it with more "
+                "slots, or read the level as one of waiting."
+            )
+    return OK
+
+
+def context_fits(view: CellView) -> Finding:
+    cut = [
+        request
+        for request in view.ok
+        if request.finish_reason == "length"
+        and request.output_tokens is not None
+        and request.output_tokens < view.cell.max_tokens
+    ]
+    if not cut:
+        return OK
+    return _warning(
+        f"{len(cut)} of {len(view.ok)} outputs were cut off before `max_tokens` "
+        f"({cut[0].output_tokens} of {view.cell.max_tokens} tokens for {cut[0].prompt_id!r}): the "
+        "engine's context was full. Raise its context length, or lower `max_tokens`."
+    )
+
+
+def thinking_off(view: CellView) -> Finding:
+    if view.cell.sampling.thinking is not False:
+        return OK
+    thought = [
+        request
+        for request in view.ok
+        if request.ttft_s is not None
+        and (request.ttfa_s is None or request.ttfa_s > request.ttft_s)
+    ]
+    if not thought:
+        return OK
+    return _warning(
+        f"{len(thought)} of {len(view.ok)} outputs began with something else than the answer "
+        "although thinking is off. Look whether the engine's chat template knows the switch."
+    )
+
+
+# --- steadiness -----------------------------------------------------------------------------------
+
+
+def cold_in_measured(view: CellView) -> Finding:
+    """The first request of a boot against the same prompt's later ones, one request at a time."""
+    if view.cell.load != "single":
+        return OK
+    for boot_id in view.boot_ids:
+        walls = _walls(view, boot_id)
+        first = next(iter(walls.values()), [])
+        if len(first) > 2 and first[0] > COLD_FACTOR * median(first[1:]):
+            return _warning(
+                f"The first request of boot {boot_id} took {first[0] / median(first[1:]):.1f} "
+                "times as long as the same prompt later: something was loaded or compiled within "
+                "what is measured. Give the workload a longer warm-up."
+            )
+    return OK
+
+
+def scatter(view: CellView) -> Finding:
+    """Per prompt and boot (longest - shortest) / median; of these the median."""
+    if view.cell.load != "single" or view.cell.sampling.temperature > 0:
+        return OK
+    ranges = [
+        (max(walls) - min(walls)) / median(walls)
+        for boot_id in view.boot_ids
+        for walls in _walls(view, boot_id).values()
+        if len(walls) > 1
+    ]
+    if not ranges or median(ranges) <= SCATTER_LIMIT:
+        return OK
+    return _warning(
+        f"Repetitions of one prompt lie {median(ranges) * 100:.0f} % apart within a boot (median "
+        "over prompts): something else used the machine. Keep it quiet, or measure more "
+        "repetitions."
+    )
+
+
+def drift(view: CellView) -> Finding:
+    """The same work in the first boot and the last: with A/B/B/A a plain variant has the ends."""
+    if view.cell.load != "single" or len(view.boot_ids) < 2:
+        return OK
+    first, last = (_walls(view, boot_id) for boot_id in (view.boot_ids[0], view.boot_ids[-1]))
+    ratios = [median(last[prompt]) / median(first[prompt]) for prompt in first.keys() & last.keys()]
+    if not ratios or abs(median(ratios) - 1) <= DRIFT_LIMIT:
+        return OK
+    change = median(ratios) - 1
+    return _warning(
+        f"A request took {abs(change) * 100:.1f} % {'longer' if change > 0 else 'less'} in the "
+        "last boot than in the first (median over prompts), so the machine moved while it was "
+        "measured. Let it cool down (`cooldown_s`), or measure more boots."
+    )
+
+
+def _walls(view: CellView, boot_id: str) -> Mapping[str, list[float]]:
+    """Durations by prompt in one boot, in the order they were sent."""
+    walls: dict[str, list[float]] = defaultdict(list)
+    for request in view.ok:
+        if request.where.boot_id == boot_id and request.wall_s is not None:
+            walls[request.prompt_id].append(request.wall_s)
+    return walls
+
+
 # --- where the numbers come from ------------------------------------------------------------------
 
 
@@ -536,7 +778,7 @@ CHECKS: Mapping[str, Check] = {
     ),
     "loops": Check(
         rule="At most 10 % of the outputs repeat themselves (share of distinct 4-grams below "
-        "0.5). Warning above, invalid above 50 %.",
+        "0.5), and less than half of any kind. Warning otherwise, invalid above 50 % of all.",
         judge=loops,
     ),
     "short_outputs": Check(
@@ -569,6 +811,66 @@ CHECKS: Mapping[str, Check] = {
         rule="The client used at most 80 % of a core and its loop never stood still for 50 ms. "
         "Warning above, invalid above 95 %.",
         judge=client_busy,
+    ),
+    "speculator_kind": Check(
+        rule="The engine names the drafter that was asked for. Invalid otherwise; undecided where "
+        "it names none.",
+        judge=speculator_kind,
+    ),
+    "k_le_block": Check(
+        rule="k fits into the drafter's block beside the token it follows. Invalid otherwise.",
+        judge=k_le_block,
+    ),
+    "synthetic_acceptance": Check(
+        rule="The engine was not told how much to accept. Invalid otherwise.",
+        judge=synthetic_acceptance,
+    ),
+    "flags_diff": Check(
+        rule="What the engine says of its numeric settings is what was asked for. Invalid "
+        "otherwise.",
+        judge=flags_diff,
+    ),
+    "confounded": Check(
+        rule="Nothing but the drafter differs from the reference: no flag, no variable. Warning "
+        "otherwise.",
+        judge=confounded,
+    ),
+    "unequal_depth": Check(
+        rule="A reference that drafts has the same k. Warning otherwise.",
+        judge=unequal_depth,
+    ),
+    "build_known": Check(
+        rule="The engine says its version, and all boots ran one build. Warning without a "
+        "version, invalid with two builds.",
+        judge=build_known,
+    ),
+    "slots_ge_c": Check(
+        rule="The engine works on as many requests at once as are in flight. Warning otherwise; "
+        "undecided where it does not say.",
+        judge=slots_ge_c,
+    ),
+    "context_fits": Check(
+        rule="No output was cut off before `max_tokens`. Warning otherwise.",
+        judge=context_fits,
+    ),
+    "thinking_off": Check(
+        rule="With thinking off, outputs begin with the answer. Warning otherwise.",
+        judge=thinking_off,
+    ),
+    "cold_in_measured": Check(
+        rule="One at a time, a boot's first request takes at most 1.5 times as long as the same "
+        "prompt later. Warning above.",
+        judge=cold_in_measured,
+    ),
+    "scatter": Check(
+        rule="One at a time and greedy, repetitions of a prompt in one boot lie within 10 % "
+        "(median over prompts). Warning above.",
+        judge=scatter,
+    ),
+    "drift": Check(
+        rule="One at a time, a request takes as long in the last boot as in the first, within "
+        "5 % (median over prompts). Warning above.",
+        judge=drift,
     ),
     "within_one_boot": Check(
         rule="Two boots or more. Warning with one: such an interval decides nothing.",

@@ -1,0 +1,239 @@
+"""Checks of an engine's set-up and of a run's steadiness, on facts that break each and do not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import checks
+from harness.analysis import dataset
+from harness.cell_view import CellView
+from harness.records import Level, Request
+
+from . import synthetic
+
+
+@pytest.fixture(scope="module")
+def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CellView]:
+    asked = synthetic.matrix(levels=(2,))
+    folder = synthetic.write_run(tmp_path_factory.mktemp("results"), asked)
+    return {
+        f"{view.cell.variant} {view.cell.workload} {view.cell.load}": view
+        for view in dataset.load(folder).views
+    }
+
+
+@pytest.fixture
+def drafted(views: dict[str, CellView]) -> CellView:
+    return views["DFlash2 generate single"]
+
+
+@pytest.fixture
+def plain(views: dict[str, CellView]) -> CellView:
+    return views["plain generate single"]
+
+
+def level_of(check: str, view: CellView) -> Level:
+    return checks.CHECKS[check].judge(view).level
+
+
+def booted(view: CellView, **changes: Any) -> CellView:
+    return replace(view, boots=tuple(replace(boot, **changes) for boot in view.boots))
+
+
+def telling(view: CellView, **facts: Any) -> CellView:
+    """Boots whose health page says this too."""
+    boots = tuple(replace(boot, health={**(boot.health or {}), **facts}) for boot in view.boots)
+    return replace(view, boots=boots)
+
+
+def edited(view: CellView, edit: Callable[[Request], Request]) -> CellView:
+    return replace(view, requests=tuple(map(edit, view.requests)))
+
+
+# --- the engine and its settings ------------------------------------------------------------------
+
+
+def test_an_engine_that_names_another_drafter_is_invalid(drafted: CellView) -> None:
+    assert level_of("speculator_kind", drafted) == "ok"
+    assert level_of("speculator_kind", telling(drafted, drafter="dflash")) == "invalid"
+    assert "'dflash'" in checks.speculator_kind(telling(drafted, drafter="dflash")).message
+    assert level_of("speculator_kind", booted(drafted, health=None)) == "ok"
+
+
+def test_a_plain_variant_whose_engine_names_a_drafter_is_invalid(plain: CellView) -> None:
+    assert level_of("speculator_kind", plain) == "ok"
+    assert level_of("speculator_kind", telling(plain, drafter="dflash2")) == "invalid"
+
+
+@pytest.mark.parametrize(("block", "level"), [(8, "ok"), (7, "invalid"), (None, "ok"), (0, "ok")])
+def test_seven_drafted_tokens_want_a_block_of_eight(
+    drafted: CellView, block: int | None, level: Level
+) -> None:
+    assert level_of("k_le_block", telling(drafted, block=block)) == level
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"argv": ("llama-server", "--spec-synth-len", "4.2")},
+        {"wanted": {"spec_synth_rates": [0.5]}},
+        {"wanted": {"speculative_config": {"rejection_sample_method": "synthetic"}}},
+    ],
+)
+def test_an_engine_that_was_told_how_much_to_accept_is_invalid(
+    drafted: CellView, changes: dict[str, Any]
+) -> None:
+    assert level_of("synthetic_acceptance", drafted) == "ok"
+    assert level_of("synthetic_acceptance", booted(drafted, **changes)) == "invalid"
+    honest = booted(drafted, argv=("serve", "--model", "models/synthetic"))
+    assert level_of("synthetic_acceptance", honest) == "ok"
+
+
+def test_an_engine_that_runs_with_another_number_than_was_asked_for_is_invalid(
+    drafted: CellView,
+) -> None:
+    asked = booted(drafted, wanted={"kv_len": 2048, "dtype": "float32", "prefix": True})
+
+    assert level_of("flags_diff", telling(asked, kv_len=2048)) == "ok"
+    assert level_of("flags_diff", telling(asked, kv_len=1024)) == "invalid"
+    assert "kv_len 2048, the engine says 1024" in (
+        checks.flags_diff(telling(asked, kv_len=1024)).message
+    )
+    # words and switches have too many spellings to accuse by
+    assert level_of("flags_diff", telling(asked, dtype="torch.float32", prefix="on")) == "ok"
+
+
+def test_another_setting_than_the_drafter_that_moved_too_is_a_warning(
+    drafted: CellView, plain: CellView
+) -> None:
+    models = {"target": "t", "drafter": "dflash2", "drafter_model": "d", "k": 7}
+    ours = booted(drafted, wanted={**models, "threads": 2, "kv_len": 2048})
+
+    def against(**changes: Any) -> CellView:
+        return replace(ours, reference=booted(plain, **changes))
+
+    assert level_of("confounded", against(wanted={"threads": 2, "kv_len": 2048})) == "ok"
+    assert level_of("confounded", against(wanted={"threads": 1, "kv_len": 2048})) == "warning"
+    found = checks.confounded(against(wanted={"kv_len": 2048}, environment={"OMP": "1"}))
+    assert found.level == "warning"
+    assert "differs in OMP, threads" in found.message
+
+
+@pytest.mark.parametrize(("k", "level"), [(None, "ok"), (7, "ok"), (3, "warning")])
+def test_a_reference_that_drafts_less_deep_is_a_warning(
+    drafted: CellView, plain: CellView, k: int | None, level: Level
+) -> None:
+    reference = replace(plain, cell=replace(plain.cell, k=k))
+
+    assert level_of("unequal_depth", replace(drafted, reference=reference)) == level
+
+
+def test_an_engine_without_a_version_is_a_warning_and_two_builds_are_none(
+    drafted: CellView,
+) -> None:
+    first, second = drafted.boots
+    rebuilt = replace(drafted, boots=(first, replace(second, build="c" * 12)))
+
+    assert level_of("build_known", drafted) == "ok"
+    assert level_of("build_known", booted(drafted, version=None)) == "warning"
+    assert level_of("build_known", rebuilt) == "invalid"
+
+
+@pytest.mark.parametrize(("slots", "level"), [(1, "warning"), (2, "ok"), (None, "ok")])
+def test_an_engine_with_fewer_slots_than_requests_is_a_warning(
+    views: dict[str, CellView], slots: int | None, level: Level
+) -> None:
+    view = views["DFlash2 concurrency wave"]
+
+    assert level_of("slots_ge_c", telling(view, max_concurrent_requests=slots)) == level
+
+
+@pytest.mark.parametrize(
+    ("reason", "tokens", "level"),
+    [("length", 191, "warning"), ("length", 192, "ok"), ("stop", 191, "ok")],
+)
+def test_an_output_cut_off_before_its_limit_is_a_warning(
+    drafted: CellView, reason: str, tokens: int, level: Level
+) -> None:
+    assert drafted.cell.max_tokens == 192
+    cut = edited(drafted, lambda item: replace(item, finish_reason=reason, output_tokens=tokens))
+
+    assert level_of("context_fits", cut) == level
+
+
+@pytest.mark.parametrize(
+    ("thinking", "ttfa_s", "level"),
+    [(False, 0.5, "warning"), (False, None, "warning"), (False, 0.02, "ok"), (True, 0.5, "ok")],
+)
+def test_an_output_that_thinks_although_thinking_is_off_is_a_warning(
+    drafted: CellView, thinking: bool, ttfa_s: float | None, level: Level
+) -> None:
+    sampling = replace(drafted.cell.sampling, thinking=thinking)
+    asked = replace(drafted, cell=replace(drafted.cell, sampling=sampling))
+    seen = edited(asked, lambda item: replace(item, ttft_s=0.02, ttfa_s=ttfa_s))
+
+    assert level_of("thinking_off", seen) == level
+
+
+def test_a_kind_of_which_half_repeat_themselves_is_a_warning(drafted: CellView) -> None:
+    """3 of 30 outputs, but half of the 6 of one kind."""
+    edits = [item for item in drafted.requests if item.kind == "edit"][:3]
+    looping = edited(
+        drafted, lambda item: replace(item, distinct_4gram_share=0.2) if item in edits else item
+    )
+
+    assert level_of("loops", looping) == "warning"
+    assert "3 of 30 outputs repeat themselves, 50 % of kind edit" in checks.loops(looping).message
+
+
+# --- steadiness -----------------------------------------------------------------------------------
+
+
+def timed(view: CellView, wall_s: Callable[[Request], float]) -> CellView:
+    return edited(view, lambda item: replace(item, wall_s=wall_s(item)))
+
+
+@pytest.mark.parametrize(("first_s", "level"), [(1.5, "ok"), (1.6, "warning")])
+def test_a_first_request_that_takes_half_as_long_again_was_cold(
+    drafted: CellView, first_s: float, level: Level
+) -> None:
+    first = drafted.requests[0]
+
+    assert level_of("cold_in_measured", timed(drafted, lambda item: 1.0)) == "ok"
+    seen = timed(drafted, lambda item: first_s if item == first else 1.0)
+    assert level_of("cold_in_measured", seen) == level
+
+
+@pytest.mark.parametrize(("spread", "level"), [(0.04, "ok"), (0.06, "warning")])
+def test_repetitions_that_lie_far_apart_are_a_warning(
+    drafted: CellView, spread: float, level: Level
+) -> None:
+    """Three repetitions at 1 - s, 1 and 1 + s: a range of 2 s."""
+    seen = timed(drafted, lambda item: 1.0 + spread * ((item.where.repetition or 0) - 1))
+
+    assert level_of("scatter", seen) == level
+    sampled = replace(
+        seen, cell=replace(seen.cell, sampling=replace(seen.cell.sampling, temperature=0.7))
+    )
+    assert level_of("scatter", sampled) == "ok"  # each repetition is another answer
+
+
+@pytest.mark.parametrize(("last_s", "level"), [(1.04, "ok"), (1.06, "warning"), (0.9, "warning")])
+def test_a_machine_that_moved_between_first_and_last_boot_is_a_warning(
+    plain: CellView, last_s: float, level: Level
+) -> None:
+    last = plain.boot_ids[-1]
+    seen = timed(plain, lambda item: last_s if item.where.boot_id == last else 1.0)
+
+    assert level_of("drift", seen) == level
+    assert level_of("drift", seen.of_boot(last)) == "ok"
+
+
+def test_every_check_of_the_table_stands_in_the_page_and_none_beside_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1].strip().strip("`") for line in page.splitlines() if "| `" in line]
+
+    assert rows == list(checks.CHECKS)
