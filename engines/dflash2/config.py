@@ -12,6 +12,7 @@ from typing import Any
 
 TARGET_ARCHITECTURE = "Qwen3ForCausalLM"
 DRAFTER_ARCHITECTURE = "DFlash2DraftModel"
+AFFINE_Q8 = {"bits": 8, "group_size": 64, "mode": "affine"}  # the quantisation of drafters
 DEFAULT_BLOCK_SIZE = 16  # the reference's default, when neither place names a block size
 MAX_BLOCK_SIZE = 64  # positions kept beyond a model's last one, for rows that are always rejected
 
@@ -60,6 +61,7 @@ class DrafterConfig(TransformerConfig):
     input_embedding_scale: float
     output_multiplier: float
     final_logit_softcapping: float | None
+    is_quantized: bool = False  # its matrices are affine Q8 in groups of 64
 
     @property
     def num_proposals(self) -> int:
@@ -84,7 +86,7 @@ def load_target_config(folder: Path | str) -> TargetConfig:
 
 def load_drafter_config(folder: Path | str) -> DrafterConfig:
     """Read the config.json of a DFlash 2 drafter and check what can be checked without a target."""
-    file = _ConfigFile.read(Path(folder))
+    file, is_quantized = _without_q8(_ConfigFile.read(Path(folder)))
     file.expect("architectures", [DRAFTER_ARCHITECTURE])
     _refuse_what_the_engine_lacks(file)
     # A draft value is looked up in dflash_config, then at the top level, then has a default.
@@ -104,6 +106,7 @@ def load_drafter_config(folder: Path | str) -> DrafterConfig:
         input_embedding_scale=draft.number("input_embedding_scale", default=1.0),
         output_multiplier=draft.number("output_multiplier", default=1.0),
         final_logit_softcapping=_softcapping(draft),
+        is_quantized=is_quantized,
     )
     _check_drafter(config, draft)
     return config
@@ -274,6 +277,22 @@ def _block_size(draft: _ConfigFile) -> int:
     if size > MAX_BLOCK_SIZE:
         raise draft.error("block_size", f"this engine runs blocks of at most {MAX_BLOCK_SIZE} rows")
     return size
+
+
+def _without_q8(file: _ConfigFile) -> tuple[_ConfigFile, bool]:
+    """The config of a converted drafter as it was before, and whether it is a converted one."""
+    said = file.values.get("quantization")
+    if said is None:
+        return file, False
+    if not isinstance(said, dict) or {"mode": "affine", **said} != AFFINE_Q8:
+        raise file.error("quantization", f"this engine's quantised drafters have {AFFINE_Q8}")
+    # mlx-lm writes the same object a second time as quantization_config.
+    values = {
+        key: value
+        for key, value in file.values.items()
+        if key not in ("quantization", "quantization_config") or value != said
+    }
+    return _ConfigFile(path=file.path, values=values), True
 
 
 def _softcapping(draft: _ConfigFile) -> float | None:

@@ -140,10 +140,11 @@ class DFlash2Drafter:
         self.num_proposals = depth
         self.target_layer_ids = model.config.target_layer_ids
         self.target = target
+        # A Q8 drafter computes in float32 whatever its target computes in.
+        self.dtype = model.hidden_norm.weight.dtype
 
     def new_context(self) -> ContextRing:
-        weight = self.model.fc.weight
-        return ContextRing(self.config, weight.dtype, weight.device)
+        return ContextRing(self.config, self.dtype, self.model.hidden_norm.weight.device)
 
     def append_context(self, features: Tensor, context: ContextRing) -> None:
         """Take in the features of the next accepted tokens: [1, tokens, taps * hidden]."""
@@ -151,7 +152,7 @@ class DFlash2Drafter:
         end = context.num_tokens + num_tokens
         first = max(context.num_tokens, end - context.num_rows)
         positions = torch.arange(first, end, device=features.device)
-        features = features[:, num_tokens - len(positions) :]
+        features = features[:, num_tokens - len(positions) :].to(self.dtype)
         context.append(*self.model.context(features, positions), first)
 
     def propose(
@@ -177,7 +178,7 @@ class DFlash2Drafter:
         masks = [self.config.mask_token_id] * (self.config.block_size - 1)
         ids = torch.tensor([[anchor, *masks]], device=device)
         # Bare rows of the table: a scale of the target's own would not belong to the drafter.
-        x = self.target.embedding_weight[ids] * self.config.input_embedding_scale
+        x = self.target.embedding_weight[ids].to(self.dtype) * self.config.input_embedding_scale
         positions = torch.arange(
             context.num_tokens, context.num_tokens + self.config.block_size, device=device
         )
@@ -189,6 +190,7 @@ class DFlash2Drafter:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The target's head, scaled and capped as the drafter's config says."""
+        hidden = hidden.to(self.target.head_weight.dtype)
         logits = self.target.logits(hidden) * self.config.output_multiplier
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -48,7 +48,8 @@ class Facts:
 
     served_name: str
     model_dir: Path
-    drafter_dir: Path | None
+    drafter_dir: Path | None  # the folder that was loaded: the one given, or its conversion
+    drafter_weights: str | None  # "q8g64", or the dtype its config names; None: it names none
     dtype: str
     num_threads: int
     version: str | None
@@ -328,6 +329,7 @@ class Server:
                 "model": facts.served_name,
                 "drafter": "dflash2" if has_drafter else "none",
                 "drafter_model": str(facts.drafter_dir) if has_drafter else None,
+                "drafter_weights": facts.drafter_weights,
                 "selector": "on" if has_drafter else None,
                 "depth": self.engine.depth,
                 "block": self.engine.block_size,

@@ -19,6 +19,7 @@ from engines.dflash2.config import (
     load_target_config,
 )
 from engines.dflash2.drafter import DFlash2Drafter, DFlash2DraftModel
+from engines.dflash2.quantized import as_computed, quantize_matrices
 from engines.dflash2.target import Qwen3ForCausalLM
 
 MAX_NAMES_SHOWN = 8
@@ -50,14 +51,23 @@ def load_drafter(
     check_pair(config, target.config)
     with torch.device("meta"):
         model = DFlash2DraftModel(config)
-    tensors = _read_tensors(Path(folder), dtype)
+        if config.is_quantized:
+            quantize_matrices(model)
+    if config.is_quantized:
+        tensors = _read_quantized(Path(folder))
+    else:
+        tensors = _with_bare_codebooks(_read_tensors(Path(folder), dtype))
+    _assign(model, tensors, Path(folder))
+    return DFlash2Drafter(model, target, num_proposals=num_proposals)
+
+
+def _with_bare_codebooks(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Published files store the codebooks bare, modules built on embeddings with ".weight"."""
     for name in ("predecessor_codebook", "successor_codebook"):
-        # Published files store the codebooks bare, modules built on embeddings with ".weight".
         bare = f"candidate_selector.{name}"
         if f"{bare}.weight" in tensors and bare not in tensors:
             tensors[bare] = tensors.pop(f"{bare}.weight")
-    _assign(model, tensors, Path(folder))
-    return DFlash2Drafter(model, target, num_proposals=num_proposals)
+    return tensors
 
 
 def _assign(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
@@ -117,6 +127,19 @@ def _read_tensors(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
                     # A copy, because the tensor is the mapped file itself, which may be replaced
                     # under a running server.
                     tensors[name] = tensor.to(dtype, copy=True)
+        except SafetensorError as error:
+            raise ModelError(f"{path}: {error}; fetch the file again") from error
+    return tensors
+
+
+def _read_quantized(folder: Path) -> dict[str, Tensor]:
+    """A converted drafter's tensors: codes, scales and biases as stored, the rest in float32."""
+    tensors: dict[str, Tensor] = {}
+    for path in _weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - not a dict
+                    tensors[name] = as_computed(name, file.get_tensor(name)).clone()
         except SafetensorError as error:
             raise ModelError(f"{path}: {error}; fetch the file again") from error
     return tensors

@@ -631,6 +631,7 @@ def test_health_says_what_is_running(client: httpx.Client, pair: Pair) -> None:
         "model": "tiny",
         "drafter": "dflash2",
         "drafter_model": str(pair.drafter),
+        "drafter_weights": "bfloat16",
         "selector": "on",
         "depth": 7,
         "block": 8,

@@ -1,0 +1,238 @@
+"""`serve`, `generate` and `check`: what the command line asks of a loaded engine.
+
+Knows what is printed and how a process starts and stops. The user's mistakes are `UsageError` and
+`ModelError`; a traceback is a defect of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engines.dflash2.arguments import UsageError
+from engines.dflash2.config import check_pair, load_drafter_config, load_target_config
+from engines.dflash2.conversion.cache import folder_to_load
+from engines.dflash2.conversion.progress import ProgressLines, say
+from engines.dflash2.engine import Engine, Finished, GenerationRequest, load_engine
+from engines.dflash2.sampling import SamplingParams
+from engines.dflash2.scheduler import Scheduler
+from engines.dflash2.server import Facts, Server, http_server
+from engines.dflash2.tokenizer import load_stop_ids, load_tokenizer
+
+
+def serve_command(options: argparse.Namespace) -> int:
+    given_dir = _drafter_dir(options)
+    # The port is taken before the weights are read, so that a busy one is reported at once. Nobody
+    # is let in before everything is ready: until then connections are refused.
+    with _bind(options.host, options.port) as listener:
+        drafter_dir = _converted(options, given_dir)
+        engine = _load(options, drafter_dir)
+        scheduler = Scheduler(lambda request, queue_s: engine.generate(request, queue_s=queue_s))
+        facts = Facts(
+            served_name=options.served_name or options.model.resolve().name,
+            model_dir=options.model,
+            drafter_dir=drafter_dir,
+            drafter_weights=_drafter_weights(drafter_dir),
+            dtype=options.dtype,
+            num_threads=options.threads,
+            version=_version(),
+            commit=_commit(),
+        )
+        _listen(listener, options)
+        print(_greeting(facts, engine, listener), flush=True)
+        # uvicorn ends cleanly on these signals and then raises them again, for whoever handled them
+        # before it; by then everything is done.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        scheduler.start()
+        http_server(Server(engine, scheduler, facts)).run(sockets=[listener])
+        if not scheduler.join(timeout_s=1.0):
+            # A long prefill is still computing in its thread. Torch does not survive the
+            # interpreter's own end in there, so the process ends without one.
+            sys.stderr.flush()
+            os._exit(0)
+    return 0
+
+
+def generate_command(options: argparse.Namespace) -> int:
+    engine = _load(options, _converted(options, _drafter_dir(options)))
+    prompt_ids = _prompt_ids(options, engine)
+    request = GenerationRequest(
+        prompt_ids=prompt_ids,
+        max_tokens=min(options.max_tokens, engine.kv_len - len(prompt_ids)),
+        min_tokens=0,
+        sampling=SamplingParams(temperature=options.temperature, seed=options.seed),
+        stop=(),
+        ignore_eos=False,
+    )
+    for item in engine.generate(request):
+        if isinstance(item, Finished):
+            print(flush=True)
+            print(_timings_line(item.finish_reason, item.timings), file=sys.stderr)
+        else:
+            print(item.text, end="", flush=True)
+    return 0
+
+
+def check_command(options: argparse.Namespace) -> int:
+    """Load everything that is in the folders, convert nothing, and print what was found."""
+    torch.set_num_threads(options.threads)
+    target = load_target_config(options.model)
+    tokenizer = load_tokenizer(options.model)
+    # Loading is the check: a missing, surplus or misshapen tensor is an error there.
+    load_engine(options.model, options.dflash2_model, dtype=torch.float32, kv_len=None)
+    print(f"target      {options.model}")
+    print(
+        f"            qwen3, {target.num_hidden_layers} layers, hidden {target.hidden_size}, "
+        f"vocabulary {target.vocab_size}, {target.max_position_embeddings} positions"
+    )
+    print(
+        f"tokenizer   {tokenizer.num_tokens} tokens, chat template: "
+        f"{'yes' if tokenizer.has_chat_template else 'no'}, "
+        f"stop ids: {sorted(load_stop_ids(options.model)) or 'none'}"
+    )
+    if options.dflash2_model is not None:
+        drafter = load_drafter_config(options.dflash2_model)
+        print(f"drafter     {options.dflash2_model}")
+        print(
+            f"            DFlash 2, {drafter.num_hidden_layers} layers, depth "
+            f"{drafter.num_proposals}, block {drafter.block_size}, window "
+            f"{drafter.sliding_window}, taps {list(drafter.target_layer_ids)}, selector rank "
+            f"{drafter.selector_rank} over {drafter.selector_top_k} candidates, weights "
+            f"{_drafter_weights(options.dflash2_model)}"
+        )
+    print("ok          every tensor is there, none is left over, and the parts fit together")
+    return 0
+
+
+def _drafter_dir(options: argparse.Namespace) -> Path | None:
+    """The drafter to load: the switch and the folder have to be given together."""
+    if options.dflash2 == "on" and options.dflash2_model is None:
+        raise UsageError(
+            "--dflash2 on needs --dflash2-model DIR, the folder of a drafter for this target"
+        )
+    if options.dflash2 == "off" and options.dflash2_model is not None:
+        raise UsageError(
+            f"--dflash2-model {options.dflash2_model} is given but --dflash2 is off; "
+            "add --dflash2 on, or leave the drafter out"
+        )
+    drafter_dir: Path | None = options.dflash2_model
+    return drafter_dir
+
+
+def _converted(options: argparse.Namespace, drafter_dir: Path | None) -> Path | None:
+    """The folder to load for the one given: a BF16 drafter is converted when it is first used."""
+    if drafter_dir is None:
+        return None
+    # A drafter of another target is refused here, before minutes of converting it.
+    check_pair(load_drafter_config(drafter_dir), load_target_config(options.model))
+    return folder_to_load(drafter_dir, os.environ, say, ProgressLines(sys.stderr))
+
+
+def _drafter_weights(drafter_dir: Path | None) -> str | None:
+    if drafter_dir is None:
+        return None
+    config = load_drafter_config(drafter_dir)
+    return "q8g64" if config.is_quantized else config.dtype
+
+
+def _load(options: argparse.Namespace, drafter_dir: Path | None) -> Engine:
+    torch.set_num_threads(options.threads)
+    dtype = getattr(torch, options.dtype)
+    return load_engine(options.model, drafter_dir, dtype=dtype, kv_len=options.kv_len)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    return listener
+
+
+def _listen(listener: socket.socket, options: argparse.Namespace) -> None:
+    # SO_REUSEADDR lets two processes bind a port on which nobody listens yet; the second learns of
+    # the first one here.
+    try:
+        listener.listen()
+    except OSError as error:
+        raise _cannot_listen(options.host, options.port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> UsageError:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return UsageError(
+            f"port {port} on {host} is in use; give another --port (0 takes any free one), "
+            "or stop the process that has it"
+        )
+    return UsageError(f"cannot listen on {host} port {port}: {error}; check --host and --port")
+
+
+def _greeting(facts: Facts, engine: Engine, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    drafter = f"DFlash 2, depth {engine.depth}" if facts.drafter_dir else "no drafter"
+    return (
+        f"dflash2: serving {facts.served_name} at http://{host}:{port} "
+        f"({drafter}, {engine.kv_len} positions, {facts.dtype}, {facts.num_threads} threads)"
+    )
+
+
+def _prompt_ids(options: argparse.Namespace, engine: Engine) -> tuple[int, ...]:
+    if options.chat:
+        message = {"role": "user", "content": options.prompt}
+        prompt_ids = tuple(engine.tokenizer.encode_chat([message], {}))
+    else:
+        prompt_ids = tuple(engine.tokenizer.encode(options.prompt))
+    if not 1 <= len(prompt_ids) < engine.kv_len:
+        raise UsageError(
+            f"the prompt has {len(prompt_ids)} tokens; it must have at least one and leave room "
+            f"for an answer within --kv-len {engine.kv_len}"
+        )
+    return prompt_ids
+
+
+def _timings_line(finish_reason: str, timings: dict[str, Any]) -> str:
+    rate = timings["predicted_per_second"]
+    line = (
+        f"{timings['predicted_n']} tokens, ended by {finish_reason}; "
+        f"prompt {timings['prompt_n']} tokens in {timings['prompt_ms']:.1f} ms; "
+        f"decode {'n/a' if rate is None else f'{rate:.1f} tok/s'}"
+    )
+    if timings["rounds"] > 0:
+        line += (
+            f"; {timings['rounds']} rounds, {timings['accepted']}/{timings['drafted']} drafts "
+            f"accepted, acceptance length {1 + timings['accepted'] / timings['rounds']:.2f}, "
+            f"draft {timings['draft_ms']:.1f} ms, verify {timings['verify_ms']:.1f} ms"
+        )
+    return line
+
+
+def _version() -> str | None:
+    try:
+        return metadata.version("dflashbench")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The checkout's commit; None outside of one or without git."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None

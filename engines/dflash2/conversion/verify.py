@@ -1,0 +1,92 @@
+"""Is this folder what it says it is? Hashes everything and compares; changes nothing."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from engines.dflash2.config import ModelError
+from engines.dflash2.conversion.checkpoint import (
+    CONFIG,
+    FORMAT,
+    MANIFEST,
+    WEIGHTS,
+    is_quantized,
+    read_json_object,
+    weights_file,
+)
+from engines.dflash2.conversion.convert import COPY_BYTES, file_sha256
+from engines.dflash2.conversion.progress import Report
+from engines.dflash2.conversion.tensor_file import open_readonly, read_tensor_file
+
+# incoai/Qwen3.8-27B-DFlash2 at dedf8df6 and its conversion, as published
+PUBLISHED_SOURCE_SHA256 = "67fc76d68dc5a9415511a4f394ef744d67510cd20e93b37cc2cc7d28e4bab65c"
+PUBLISHED_CONVERTED_SHA256 = "cc3b5742f8edf02c4edcc734ef66e7c4c5f660b43438641ee36c5a72f8414188"
+PUBLISHED_CONFIG_SHA256 = "873e3556509b0da06e29654ba00d4944888d4b5e8a33afde25f7eb27d321e980"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One comparison: what was compared, and what differs. problem None: nothing does."""
+
+    subject: str
+    problem: str | None
+
+
+def verify(folder: Path, reference: Path | None, report: Report) -> list[Check]:
+    """All that can be compared; never empty, because a check of nothing would pass."""
+    config = read_json_object(folder / CONFIG)
+    file = read_tensor_file(weights_file(folder))
+    sha256 = file_sha256(file.path, partial(report, "hash-source"))
+    checks = []
+    if is_quantized(config):
+        manifest = read_json_object(folder / MANIFEST)
+        found = {
+            "format": FORMAT,
+            "bytes": file.num_bytes,
+            "sha256": sha256,
+            "tensors": len(file.tensors),
+        }
+        checks += [_equal(f"manifest's {key}", manifest.get(key), it) for key, it in found.items()]
+        if manifest.get("source_sha256") == PUBLISHED_SOURCE_SHA256:
+            checks.append(_equal("published conversion", PUBLISHED_CONVERTED_SHA256, sha256))
+    elif hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest() == PUBLISHED_CONFIG_SHA256:
+        checks.append(_equal("published checkpoint", PUBLISHED_SOURCE_SHA256, sha256))
+    if reference is not None:
+        names = [WEIGHTS, CONFIG, *([MANIFEST] if is_quantized(config) else [])]
+        checks += [_same_bytes(folder / name, reference / name) for name in names]
+    if not checks:
+        raise ModelError(
+            f"{folder}: there is nothing to compare it with: it is not the published checkpoint "
+            f"and no conversion. Its weights have sha256 {sha256}; give --reference DIR."
+        )
+    return checks
+
+
+def _equal(subject: str, expected: object, found: object) -> Check:
+    problem = None if expected == found else f"{expected} is expected, {found} was found"
+    return Check(subject=subject, problem=problem)
+
+
+def _same_bytes(path: Path, reference: Path) -> Check:
+    at = _first_difference(path, reference)
+    problem = None if at is None else f"differs from {reference} at byte {at}"
+    return Check(subject=f"{path.name} against the reference", problem=problem)
+
+
+def _first_difference(path: Path, reference: Path) -> int | None:
+    """Where two files begin to differ; the shorter one's end counts. None: they do not."""
+    descriptors = [open_readonly(path), open_readonly(reference)]
+    try:
+        num_bytes = max(os.fstat(descriptor).st_size for descriptor in descriptors)
+        for at in range(0, num_bytes, COPY_BYTES):
+            ours, theirs = (os.pread(descriptor, COPY_BYTES, at) for descriptor in descriptors)
+            if ours != theirs:
+                pairs = enumerate(zip(ours, theirs, strict=False))
+                shorter = min(len(ours), len(theirs))
+                return at + next((i for i, (one, other) in pairs if one != other), shorter)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    return None
