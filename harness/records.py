@@ -445,14 +445,3 @@ class MetricRow:
     estimate: Estimate
     verdicts: tuple[str, ...] = ()  # names of checks that are not ok, invalid ones first
     cell_id: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuotedFigure:
-    """A number somebody else published; its own type, so no table takes it for a measured one."""
-
-    label: str
-    metric: str
-    value: float
-    unit: str
-    source: str
