@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from harness import measures
 from harness.cell_view import CellView, LedgerEntry
-from harness.records import Counters, Level, Request, Verdict
+from harness.records import Counters, Level, Request, Session, Verdict
 
 FAILED_SHARE_LIMIT = 0.05
 LENGTH_TOLERANCE = 0.10
@@ -292,15 +292,61 @@ def client_late(view: CellView) -> Finding:
                 "after its time, more than 1 % of what it measures. Free the client's cores, or "
                 "lower the concurrency."
             )
-    added = [s.client_lateness_s for s in view.sessions if s.client_lateness_s is not None]
+    return _late_by_calibration(view) or _beyond_calibration(view) or OK
+
+
+def _late_by_calibration(view: CellView) -> Finding | None:
+    added = [lateness_s for s in view.sessions if (lateness_s := _added_s(view, s)) is not None]
     ttfts = [request.ttft_s for request in view.ok if request.ttft_s is not None]
-    if added and ttfts and max(added) > LATENESS_LIMIT * median(ttfts):
-        return _warning(
-            f"This client adds up to {max(added) * 1e3:.2f} ms (p99), more than 1 % of the median "
-            f"TTFT of {median(ttfts) * 1e3:.1f} ms: read TTFT with that in mind. Free the "
-            "client's cores and run `dflashbench doctor`."
-        )
-    return OK
+    if not added or not ttfts or max(added) <= LATENESS_LIMIT * median(ttfts):
+        return None
+    return _warning(
+        f"This client adds up to {max(added) * 1e3:.2f} ms (p99), more than 1 % of the median "
+        f"TTFT of {median(ttfts) * 1e3:.1f} ms: read TTFT with that in mind. Free the "
+        "client's cores and run `dflashbench doctor`."
+    )
+
+
+def _added_s(view: CellView, session: Session) -> float | None:
+    """What the client adds at the cell's concurrency, or at the next above that was calibrated."""
+    levels = session.calibration.lateness if session.calibration else ()
+    at_least = [level for level in levels if level.concurrency >= view.cell.concurrency]
+    if at_least:
+        return min(at_least, key=lambda level: level.concurrency).added_ttft_p99_s
+    return session.client_lateness_s
+
+
+def _beyond_calibration(view: CellView) -> Finding | None:
+    """More at once, or more events a second, than this client was seen to measure rightly."""
+    for calibration in (session.calibration for session in view.sessions):
+        if calibration is None:
+            continue
+        highest = max(level.concurrency for level in calibration.lateness)
+        if view.cell.concurrency > highest:
+            return _warning(
+                f"This client was calibrated up to {highest} requests at once, not for "
+                f"{view.cell.concurrency}: what it adds there is unknown."
+            )
+        rate, tried = _events_per_s(view), calibration.unclean_events_per_s
+        limit = calibration.clean_events_per_s or (0 if tried else None)
+        if rate is not None and limit is not None and rate > limit:
+            return _warning(
+                f"About {rate:.0f} events a second came in; up to {limit} this client's rates were "
+                f"seen to be right within 1 %{f', at {tried} not' if tried else ''}. Free the "
+                "client's cores, or let the engine send more tokens per event."
+            )
+    return None
+
+
+def _events_per_s(view: CellView) -> float | None:
+    """Of all streams together: the middle stream's rate, times the streams there were at once."""
+    rates = [
+        request.num_output_events / (request.t_last_s - request.ttft_s)
+        for request in view.ok
+        if request.ttft_s is not None and (request.t_last_s or 0.0) > request.ttft_s
+    ]
+    at_once = max((end.in_flight_max for end in view.ends), default=0)
+    return at_once * median(rates) if rates else None
 
 
 def client_busy(view: CellView) -> Finding:
@@ -804,7 +850,8 @@ CHECKS: Mapping[str, Check] = {
         judge=warmed_up,
     ),
     "client_late": Check(
-        rule="The client's lateness is at most 1 % of what it measures. Warning above.",
+        rule="The client's lateness is at most 1 % of what it measures, and neither concurrency "
+        "nor event rate lies above what the session's calibration reached. Warning otherwise.",
         judge=client_late,
     ),
     "client_busy": Check(

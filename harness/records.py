@@ -242,6 +242,29 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lateness:
+    """What the client adds to the time to first token at one concurrency."""
+
+    concurrency: int
+    num_requests: int
+    added_ttft_p50_s: float
+    added_ttft_p99_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What this machine's client can measure, found with the scripted server.
+
+    clean_events_per_s is the highest rate tried at which no stream's decode rate was wrong by 1 %,
+    unclean_events_per_s the one above it at which one was; None: there was no such rate.
+    """
+
+    lateness: tuple[Lateness, ...]
+    clean_events_per_s: int | None
+    unclean_events_per_s: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Session:
     where: Where
     started_at: str
@@ -253,6 +276,7 @@ class Session:
     device_key: str
     client_lateness_s: float | None  # p99 of what this client adds; None: not calibrated
     resumed: bool = False
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.records import Calibration, Lateness
 from harness.run import commands
-from harness.run.calibrate import Calibration, Lateness
 from harness.run.progress import PlainLines
 from harness.store import RunFolder
 
@@ -96,7 +96,9 @@ def project(tmp_path: Path) -> Project:
 
 async def known_calibration(*_: object, **__: object) -> Calibration:
     """Calibration has a test of its own; here it would only cost seconds."""
-    level = Lateness(concurrency=2, num_requests=9, added_ttft_p50_s=0.0005, added_ttft_p99_s=0.001)
+    level = Lateness(
+        concurrency=1024, num_requests=9, added_ttft_p50_s=0.0005, added_ttft_p99_s=0.001
+    )
     return Calibration(lateness=(level,), clean_events_per_s=None)
 
 
