@@ -9,17 +9,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from harness.measures import CountersDelta, NotMeasured, counters_delta, pooled
+from harness.measures import (
+    CountersDelta,
+    NotMeasured,
+    counters_delta,
+    pooled,
+    with_plain_steps,
+)
 from harness.records import Boot, Cell, RepetitionEnd, Request, Session, Snapshot, Where
+
+ONE_PASS_PROMPT_TOKENS = 512
+"""A prompt up to this long takes one forward pass: engines cut at 2048 tokens and up (vLLM 0.32,
+llama.cpp b11434).
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """What the engine's counters gained over one scope; `reason` says why they cannot tell."""
+    """What the engine's counters gained over one scope; `reason` says why they cannot tell.
+
+    `contaminated`: they hold work that none of the scope's requests asked for.
+    """
 
     where: Where | None  # None: summed over scopes
     delta: CountersDelta | None
     reason: str | None
+    contaminated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +99,22 @@ class CellView:
         pairs: dict[Where, dict[str, Snapshot]] = defaultdict(dict)
         for snapshot in self.snapshots:
             pairs[snapshot.where][snapshot.moment] = snapshot
-        return tuple(_entry(where, pair) for where, pair in pairs.items())
+        return tuple(self._entry(where, pair) for where, pair in pairs.items())
+
+    def _entry(self, where: Where, pair: Mapping[str, Snapshot]) -> LedgerEntry:
+        delta = _difference(pair.get("before"), pair.get("after"))
+        if isinstance(delta, str):
+            return LedgerEntry(where=where, delta=None, reason=delta)
+        requests = self.requests_in(where)
+        foreign = _foreign_work(delta, requests, self.cell.max_tokens)
+        missing = None if foreign else _missing_work(delta, requests)
+        if foreign or missing:
+            return LedgerEntry(
+                where=where, delta=None, reason=foreign or missing, contaminated=bool(foreign)
+            )
+        if self.cell.concurrency == 1 and all(map(_takes_one_pass, requests)):
+            delta = with_plain_steps(delta, len(requests))
+        return LedgerEntry(where=where, delta=delta, reason=None)
 
     @cached_property
     def total(self) -> LedgerEntry:
@@ -124,28 +154,73 @@ class CellView:
         )
 
 
-def _entry(where: Where, pair: Mapping[str, Snapshot]) -> LedgerEntry:
-    found = _difference(pair.get("before"), pair.get("after"))
-    if isinstance(found, str):
-        return LedgerEntry(where=where, delta=None, reason=found)
-    return LedgerEntry(where=where, delta=found, reason=None)
-
-
 def _difference(before: Snapshot | None, after: Snapshot | None) -> CountersDelta | str:
     """What a scope gained, or why its two readings cannot tell."""
     if before is None or after is None:
-        return f"no counters were read {'before' if before is None else 'after'} it"
+        moment = "before" if before is None else "after"
+        return f"unavailable: no counters were read {moment} it"
     if before.counters is None or after.counters is None:
-        return before.error or after.error or "the engine keeps no speculation counters"
+        told = before.error or after.error or "the engine keeps no counters that we know"
+        return f"unavailable: {told}"
     if before.quiet is False or after.quiet is False:
-        return "the engine was not quiet when its counters were read"
+        return "unavailable: the engine was not quiet when its counters were read"
     delta = counters_delta(before.counters, after.counters)
-    return delta.message if isinstance(delta, NotMeasured) else delta
+    if isinstance(delta, NotMeasured):
+        return f"unavailable: {delta.reason.replace('_', ' ')}, {delta.message}"
+    return delta
+
+
+def _foreign_work(delta: CountersDelta, requests: Sequence[Request], max_tokens: int) -> str | None:
+    """What the engine did beyond these requests. A failed one may have had all of its tokens."""
+    tokens = _tokens_of(requests)
+    if tokens is None:
+        return None
+    most = tokens + max_tokens * sum(request.status == "failed" for request in requests)
+    counted = (delta.requests or 0, delta.generation_tokens or 0)
+    if counted[0] <= len(requests) and counted[1] <= most:
+        return None
+    return f"contaminated by other traffic: {_told(delta)} counted, {_ours(requests, tokens)}"
+
+
+def _missing_work(delta: CountersDelta, requests: Sequence[Request]) -> str | None:
+    """What these requests got and the counters do not have: another server's, or one of several."""
+    tokens = _tokens_of(requests)
+    if tokens is None:
+        return None
+    num_ok = sum(request.status == "ok" for request in requests)
+    has_requests = delta.requests is None or delta.requests >= num_ok
+    has_tokens = delta.generation_tokens is None or delta.generation_tokens >= tokens
+    if has_requests and has_tokens:
+        return None
+    return (
+        f"unavailable: the counters lack work of ours, {_told(delta)} counted, "
+        f"{_ours(requests, tokens)}; check `metrics_urls`"
+    )
+
+
+def _tokens_of(requests: Sequence[Request]) -> int | None:
+    """Of those that succeeded; None where an engine does not say how many."""
+    lengths = [request.output_tokens for request in requests if request.status == "ok"]
+    known = [length for length in lengths if length is not None]
+    return sum(known) if len(known) == len(lengths) else None
+
+
+def _told(delta: CountersDelta) -> str:
+    requests = "" if delta.requests is None else f" of {delta.requests} requests"
+    return f"{delta.generation_tokens} tokens{requests}"
+
+
+def _ours(requests: Sequence[Request], tokens: int) -> str:
+    return f"{tokens} of {len(requests)} received"
+
+
+def _takes_one_pass(request: Request) -> bool:
+    return request.prompt_tokens is not None and request.prompt_tokens <= ONE_PASS_PROMPT_TOKENS
 
 
 def _sum(entries: Sequence[LedgerEntry], shared: bool) -> LedgerEntry:
     if not entries:
-        reason = "counters are shared" if shared else "no counters were read"
+        reason = "counters are shared" if shared else "unavailable: no counters were read"
         return LedgerEntry(where=None, delta=None, reason=reason)
     for entry in entries:
         if entry.delta is None:

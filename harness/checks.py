@@ -398,14 +398,26 @@ def counter_foreign_label(view: CellView) -> Finding:
 
 
 def foreign_traffic(view: CellView) -> Finding:
-    """The engine finished no more requests than we sent; undecided after a failure."""
-    counted = view.total.delta.requests if view.total.delta else None
-    sent = len(view.requests)
-    if counted is None or counted <= sent or len(view.ok) != sent:
+    """The engine did no work that none of our requests asked for."""
+    foreign = [entry for entry in view.ledger if entry.contaminated]
+    if not foreign:
         return OK
     return _invalid(
-        f"The engine finished {counted} requests while we sent {sent}: somebody else uses it. "
-        "Measure as its sole client."
+        f"{len(foreign)} of {len(view.ledger)} readings of the engine's counters are "
+        f"{foreign[0].reason}. Somebody else uses the engine: measure as its sole client."
+    )
+
+
+def positions_add_up(view: CellView) -> Finding:
+    """Every accepted token was accepted at some position."""
+    total = view.total.delta
+    if total is None or total.accepted_at is None or total.accepted_tokens is None:
+        return OK
+    if sum(total.accepted_at) == total.accepted_tokens:
+        return OK
+    return _invalid(
+        f"The engine counted {total.accepted_tokens} accepted tokens and {sum(total.accepted_at)} "
+        "over its positions. Do not use its acceptance figures; report this to the engine."
     )
 
 
@@ -796,6 +808,10 @@ CHECKS: Mapping[str, Check] = {
         "an engine that does not count trimmed tokens may be short by k tokens per request.",
         judge=token_identity,
     ),
+    "positions_add_up": Check(
+        rule="Accepted tokens per position add up to the accepted tokens. Invalid otherwise.",
+        judge=positions_add_up,
+    ),
     "counter_reset": Check(
         rule="No counter falls and no process is replaced between two readings. Invalid.",
         judge=counter_reset,
@@ -805,8 +821,8 @@ CHECKS: Mapping[str, Check] = {
         judge=counter_foreign_label,
     ),
     "foreign_traffic": Check(
-        rule="The engine finished no more requests than we sent. Invalid; undecided after a "
-        "failed request.",
+        rule="The engine counted no more requests and tokens than ours. Invalid; a failed request "
+        "may have had all of its tokens.",
         judge=foreign_traffic,
     ),
     "failed_share": Check(

@@ -7,7 +7,7 @@ is clamped.
 
 import itertools
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias
 
 from harness.records import Counters
@@ -166,12 +166,12 @@ class CountersDelta:
     requests: int | None = None
     draft_s: float | None = None
     verify_s: float | None = None
+    decode_calls: int | None = None
+    generation_s: float | None = None
 
 
-_COUNTS = tuple(
-    f.name for f in fields(CountersDelta) if f.name not in ("accepted_at", "draft_s", "verify_s")
-)
-_SECONDS = ("draft_s", "verify_s")
+_SECONDS = ("draft_s", "verify_s", "generation_s")
+_COUNTS = tuple(f.name for f in fields(CountersDelta) if f.name not in ("accepted_at", *_SECONDS))
 
 
 def counters_delta(before: Counters | None, after: Counters | None) -> CountersDelta | NotMeasured:
@@ -287,19 +287,33 @@ def fraction_of_ceiling(length: float | None, k: int | None) -> float | None:
     return None if length is None or k is None else length / (k + 1)
 
 
+def with_plain_steps(delta: CountersDelta, requests: int) -> CountersDelta:
+    """Plain steps from the target's forward passes, where the engine counts those instead.
+
+    Holds for requests that ran alone and whose prompts took one pass each: every other pass was a
+    decode step, and those that were no round were plain.
+    """
+    if delta.plain_steps is not None or delta.decode_calls is None or not delta.drafts:
+        return delta
+    return replace(delta, plain_steps=delta.decode_calls - requests - delta.drafts)
+
+
 def _steps(delta: CountersDelta) -> int | None:
-    return None if delta.drafts is None else delta.drafts + (delta.plain_steps or 0)
+    if delta.drafts is None or delta.plain_steps is None:
+        return None
+    return delta.drafts + delta.plain_steps
 
 
 def draft_coverage(delta: CountersDelta) -> float | None:
     """Rounds with a draft over all decode steps; None where plain steps are not counted."""
-    return None if delta.plain_steps is None else _ratio(delta.drafts, _steps(delta))
+    return _ratio(delta.drafts, _steps(delta))
 
 
 def tokens_per_step(delta: CountersDelta, tokens: int, requests: int) -> float | None:
     """(tokens - first tokens) / decode steps: what speculation gains when some steps draft nothing.
 
     tokens, requests: what the client received; the first token of a request comes from prefill.
+    None where plain steps are not counted: the rounds alone would hide the steps without a draft.
     """
     return _ratio(tokens - requests, _steps(delta))
 
@@ -316,6 +330,18 @@ def token_identity_residual(delta: CountersDelta, tokens: int, requests: int) ->
     return tokens - (requests + steps + delta.accepted_tokens - (delta.trimmed_tokens or 0))
 
 
+def tokens_per_round(delta: CountersDelta, tokens: int) -> float | None:
+    """tokens / rounds, the prompt's first token among them: SGLang's acceptance length."""
+    return _ratio(tokens, delta.drafts)
+
+
+def engine_decode_rate(delta: CountersDelta) -> float | None:
+    """Tokens over the engine's own decode seconds; like `decode_rate` it counts the first tokens
+    without their time.
+    """
+    return _ratio(delta.generation_tokens, delta.generation_s)
+
+
 def lengths_elsewhere(delta: CountersDelta, tokens: int, requests: int) -> dict[str, float | None]:
     """The same rounds under other tools' definitions, so that two published lengths can be
     compared.
@@ -323,7 +349,7 @@ def lengths_elsewhere(delta: CountersDelta, tokens: int, requests: int) -> dict[
     steps = _steps(delta)
     return {
         "1 + accepted / drafts (vLLM, llama.cpp, ours)": acceptance_length(delta),
-        "tokens / rounds (SGLang)": _ratio(tokens, delta.drafts),
+        "tokens / rounds (SGLang)": tokens_per_round(delta, tokens),
         "tokens / (rounds + prefill) (specdec_bench)": _ratio(
             tokens, None if steps is None else steps + requests
         ),

@@ -53,6 +53,7 @@ class Engine:
     environment: Mapping[str, str] = field(default_factory=dict)
     api_key_env: str | None = None
     boot_timeout_s: float = 300.0
+    metrics_urls: tuple[str, ...] = ()  # summed; empty: the adapter's own page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,10 +370,12 @@ class Counters:
     generation_tokens: int | None
     prompt_tokens: int | None
     requests: int | None
-    process_start_s: float | None  # unix time; a change means another process
+    process_start_s: float | None  # unix time, of the youngest process; it moves at a restart
     labels: tuple[str, ...]  # the distinct model labels seen, sorted
     draft_s: float | None = None
     verify_s: float | None = None
+    decode_calls: int | None = None  # the target's forward passes, those of prompts included
+    generation_s: float | None = None  # sum over requests, first to last token
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.measures import CountersDelta
 from harness.records import Counters, LengthPolicy, Sampling, Variant
 
 
@@ -46,6 +47,11 @@ class Adapter:
     read_counters the metrics page; None if it holds no counter that we know
     quiet         whether no request is being worked on, from the text at `quiet_path`; None: untold
     read_facts    (/health as JSON or {}, /v1/models as JSON or {}) -> what stays equal over a boot
+    counts_before_idle
+                  whether a request that ended is in the counters as soon as the engine is quiet;
+                  where that is not known, two equal scrapes are asked for too
+    read_request  the engine's own figures of one request (`timings`) -> its drafting; None: they
+                  say nothing of it. None in place of the function: the engine never says
     """
 
     name: str
@@ -59,3 +65,5 @@ class Adapter:
     read_counters: Callable[[str], Counters | None]
     quiet: Callable[[str], bool | None]
     read_facts: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
+    counts_before_idle: bool = False
+    read_request: Callable[[Mapping[str, Any]], CountersDelta | None] | None = None

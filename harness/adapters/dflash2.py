@@ -81,8 +81,14 @@ DFLASH2 = replace(
     quiet_path="/health",
     command=command,
     request_body=request_body,
-    # its request_success counts a request that was cancelled in the queue, which got no token
-    read_counters=partial(prometheus.read_counters, prefix="dflash2", requests="requests"),
+    read_counters=partial(
+        prometheus.read_counters,
+        prefix="dflash2",
+        # its request_success counts a request that was cancelled in the queue, which got no token
+        names={"requests": "requests"},
+        seconds={"draft_s": "draft_seconds", "verify_s": "verify_seconds"},
+    ),
     quiet=quiet,
     read_facts=read_facts,
+    counts_before_idle=True,
 )

@@ -1,4 +1,8 @@
-"""Prometheus text, and the speculation counters that vLLM, llama.cpp and the bundled engine share.
+"""Prometheus text, and the counters of a speculation ledger in it.
+
+vLLM, llama.cpp and the bundled engine share most names; an adapter says where its engine differs.
+Only counters are read. A rate or an acceptance that an engine offers as a gauge is a mean over some
+window of its own (since its start, or since anybody's last scrape), so none has a name here.
 
 Our own reader and not `prometheus_client.parser`: that one refuses the whole page for one bad line
 (pages of engines in the field have them), renames `x` of type counter to `x_total`, and would be a
@@ -57,7 +61,7 @@ def _unescaped(text: str) -> str:
 # --- the counters ---------------------------------------------------------------------------------
 
 # Our name -> the name behind the engine's prefix, without `_total`, which some versions leave off.
-_COUNTS = {
+_SHARED_NAMES = {
     "drafts": "spec_decode_num_drafts",
     "draft_tokens": "spec_decode_num_draft_tokens",
     "accepted_tokens": "spec_decode_num_accepted_tokens",
@@ -66,30 +70,36 @@ _COUNTS = {
     "plain_steps": "plain_steps",
     "generation_tokens": "generation_tokens",
     "prompt_tokens": "prompt_tokens",
+    "requests": "request_success",
 }
 _PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
+_NO_NAMES: Mapping[str, str] = {}
 
 
 def read_counters(
-    page: str, *, prefix: str | None, requests: str = "request_success"
+    page: str,
+    *,
+    prefix: str | None,
+    names: Mapping[str, str] = _NO_NAMES,
+    seconds: Mapping[str, str] = _NO_NAMES,
 ) -> Counters | None:
     """Sums over all engines on the page; None if it holds none of these counters.
 
     prefix: what stands before the colon (`vllm`); None takes whatever engine answers.
-    requests: the series that counts a request for each first token that a prefill gave.
+    names, seconds: fields of `Counters` that this engine calls otherwise or has beside the shared
+    ones, counts and times. `requests` must count one for each first token that a prefill gave.
     """
-    ours = [sample for sample in samples(page) if _belongs(sample.name, prefix)]
-    names = {**_COUNTS, "requests": requests}
-    counts = {ours_name: _count(ours, theirs) for ours_name, theirs in names.items()}
+    found = samples(page)
+    ours = [sample for sample in found if _belongs(sample.name, prefix)]
+    counts = {field: _count(ours, name) for field, name in {**_SHARED_NAMES, **names}.items()}
     if all(value is None for value in counts.values()):
         return None
     return Counters(
         **counts,
+        **{field: _value(ours, name) for field, name in seconds.items()},  # type: ignore[arg-type]
         accepted_at=_per_position(ours),
-        process_start_s=_value(samples(page), "process_start_time_seconds"),
+        process_start_s=_latest_start_s(found),
         labels=tuple(sorted({s.labels["model_name"] for s in ours if "model_name" in s.labels})),
-        draft_s=_value(ours, "draft_seconds"),
-        verify_s=_value(ours, "verify_seconds"),
     )
 
 
@@ -110,6 +120,13 @@ def _series(found: Iterable[Sample], name: str) -> list[Sample]:
     return [
         sample for sample in found if sample.name.rpartition(":")[2].removesuffix("_total") == name
     ]
+
+
+def _latest_start_s(found: Iterable[Sample]) -> float | None:
+    """Of several processes the youngest's: whichever starts anew, this moves."""
+    return max(
+        (sample.value for sample in _series(found, "process_start_time_seconds")), default=None
+    )
 
 
 def _value(found: Iterable[Sample], name: str) -> float | None:

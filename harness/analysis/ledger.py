@@ -1,64 +1,85 @@
 """The speculation ledger in figures: what the engine's counters say about drafting.
 
 Deltas are pooled over the scopes of a view and divided once. Where counters cannot tell, the reason
-is handed on; nothing is estimated from the client's side.
+is handed on, under the words of docs/terms.md; nothing is estimated from the client's side.
 """
 
 from collections.abc import Callable
 
 from harness import measures
+from harness.adapters import ADAPTERS
 from harness.analysis.measured import Measured, not_measured
-from harness.cell_view import CellView
+from harness.cell_view import CellView, LedgerEntry
 from harness.measures import CountersDelta
 
 
 def acceptance_length(view: CellView) -> Measured:
-    return _from_delta(view, measures.acceptance_length)
+    return _from_drafts(view, measures.acceptance_length)
 
 
 def acceptance_rate(view: CellView) -> Measured:
-    return _from_delta(view, measures.acceptance_rate)
+    return _from_drafts(view, measures.acceptance_rate)
 
 
 def fraction_of_ceiling(view: CellView) -> Measured:
     if view.cell.drafter is not None and view.cell.k is None:
         return not_measured("the matrix does not say k")
-    return _from_delta(
+    return _from_drafts(
         view,
         lambda delta: measures.fraction_of_ceiling(measures.acceptance_length(delta), view.cell.k),
     )
 
 
 def draft_coverage(view: CellView) -> Measured:
-    return _from_delta(view, measures.draft_coverage)
+    return _from_drafts(view, measures.draft_coverage)
 
 
 def tokens_per_step(view: CellView) -> Measured:
-    lengths = [request.output_tokens for request in view.requests]
-    known = [length for length in lengths if length is not None]
-    if len(known) != len(lengths):
-        return not_measured("a request has no token count")
-    return _from_delta(view, lambda delta: measures.tokens_per_step(delta, sum(known), len(known)))
+    return _from_tokens(view, measures.tokens_per_step)
+
+
+def tokens_per_round(view: CellView) -> Measured:
+    return _from_tokens(view, lambda delta, tokens, _: measures.tokens_per_round(delta, tokens))
+
+
+def token_identity_residual(view: CellView) -> Measured:
+    return _from_tokens(view, measures.token_identity_residual)
 
 
 def draft_ms_per_round(view: CellView) -> Measured:
-    return _from_delta(view, lambda delta: _ms_per_round(delta.draft_s, delta.drafts))
+    return _from_drafts(view, lambda delta: _ms_per_round(delta.draft_s, delta.drafts))
 
 
 def verify_ms_per_round(view: CellView) -> Measured:
-    return _from_delta(view, lambda delta: _ms_per_round(delta.verify_s, delta.drafts))
+    return _from_drafts(view, lambda delta: _ms_per_round(delta.verify_s, delta.drafts))
+
+
+def engine_decode_rate(view: CellView) -> Measured:
+    """Of plain variants too: it asks nothing of a drafter."""
+    entry = view.total
+    rate = measures.engine_decode_rate(entry.delta) if entry.delta else None
+    if rate is None:
+        return not_measured(entry.reason or "not_reported: the engine counts no decode time")
+    return Measured(value=rate, n=len(view.ok))
 
 
 def acceptance_at_position(view: CellView) -> tuple[Measured, ...]:
-    """Share of rounds that accepted position 1, 2, ..., in that order; empty where unknown."""
-    delta = view.total.delta
+    """Share of rounds that accepted position 1, 2, ..., up to k; empty where unknown.
+
+    Positions behind the last that the page names were never accepted: engines begin a series with
+    its first token.
+    """
+    delta = counted(view).delta
     shares = measures.acceptance_at_position(delta) if delta else None
-    return tuple(Measured(value=share, n=_rounds(delta)) for share in shares or ())
+    if shares is None:
+        return ()
+    never = (0.0,) * ((view.cell.k or 0) - len(shares))
+    return tuple(Measured(value=share, n=_rounds(delta)) for share in shares + never)
 
 
 def conditional_acceptance(view: CellView) -> tuple[Measured, ...]:
     """Share of the rounds that came as far as a position and accepted it too."""
-    delta = view.total.delta
+    delta = counted(view).delta
     shares = measures.conditional_acceptance(delta) if delta else None
     return tuple(
         not_measured("no round came that far")
@@ -68,26 +89,58 @@ def conditional_acceptance(view: CellView) -> tuple[Measured, ...]:
     )
 
 
-def why_no_acceptance(view: CellView) -> str | None:
-    """The reason a view has no figure of acceptance, or None when it has."""
+def counted(view: CellView) -> LedgerEntry:
+    """By the engine's counters; for a kind among others, by what the engine told with each
+    request.
+    """
+    read_request = ADAPTERS[view.cell.adapter].read_request
+    if view.kind is None or not view.counters_are_shared or read_request is None:
+        return view.total
+    told = [read_request(request.engine_timings or {}) for request in view.ok]
+    known = [delta for delta in told if delta is not None]
+    if len(known) != len(view.requests):
+        reason = (
+            "not_reported: counters are shared, and the engine told of drafting with "
+            f"{len(known)} of {len(view.requests)} requests"
+        )
+        return LedgerEntry(where=None, delta=None, reason=reason)
+    return LedgerEntry(where=None, delta=measures.pooled(known), reason=None)
+
+
+def _from_drafts(view: CellView, figure: Callable[[CountersDelta], float | None]) -> Measured:
     if view.cell.drafter is None:
-        return "plain decoding"
-    if view.total.delta is None:
-        return view.total.reason
-    if view.total.delta.drafts is None:
-        return "the engine counts no rounds"
-    return None if view.total.delta.drafts else "nothing was drafted"
-
-
-def _from_delta(view: CellView, figure: Callable[[CountersDelta], float | None]) -> Measured:
-    reason = why_no_acceptance(view)
-    delta = view.total.delta
-    if reason is not None or delta is None:
-        return not_measured(reason or "no counters were read")
-    value = figure(delta)
+        return not_measured("plain decoding")
+    entry = counted(view)
+    if entry.delta is None:
+        return not_measured(entry.reason or "unavailable: no counters were read")
+    value = figure(entry.delta)
     if value is None:
-        return not_measured("the engine keeps no such counter")
-    return Measured(value=value, n=_rounds(delta))
+        return not_measured(_why_not(entry.delta))
+    return Measured(value=value, n=_rounds(entry.delta))
+
+
+def _from_tokens(
+    view: CellView, figure: Callable[[CountersDelta, int, int], float | None]
+) -> Measured:
+    """Of what the client received in the counters' scopes: tokens and requests."""
+    lengths = [request.output_tokens for request in view.requests]
+    known = [length for length in lengths if length is not None]
+    if len(known) != len(lengths):
+        return not_measured("a request has no token count")
+    return _from_drafts(view, lambda delta: figure(delta, sum(known), len(known)))
+
+
+def _why_not(delta: CountersDelta) -> str:
+    """Why an engine's counters that were read give no figure of drafting."""
+    if (delta.drafts, delta.draft_tokens, delta.accepted_tokens) == (None, None, None):
+        return "not_configured: the engine has no counters of drafting, so it runs no drafter"
+    if delta.drafts == 0:
+        return "no_drafts: nothing was drafted"
+    if delta.drafts is None:
+        return "not_reported: the engine counts no rounds"
+    if delta.accepted_tokens is None:
+        return "not_reported: the engine counts rounds and no accepted tokens"
+    return "not_reported: the engine keeps no such counter"
 
 
 def _rounds(delta: CountersDelta | None) -> int:

@@ -155,6 +155,26 @@ METRICS: Mapping[str, Metric] = {
         description="(tokens - first tokens) / all decode steps",
         compute=ledger.tokens_per_step,
     ),
+    "tokens_per_round": Metric(
+        unit="tok/round",
+        direction="higher",
+        description="tokens / rounds, first tokens included: SGLang's acceptance length",
+        compute=ledger.tokens_per_round,
+    ),
+    "token_identity_residual": Metric(
+        unit="tok",
+        direction="neither",
+        description="tokens - (requests + rounds + plain steps + accepted - trimmed): 0 where "
+        "every token is explained",
+        compute=ledger.token_identity_residual,
+    ),
+    "engine_decode_rate": Metric(
+        unit="tok/s",
+        direction="higher",
+        description="the engine's own clock: tokens / its decode seconds, first tokens counted "
+        "without their time",
+        compute=ledger.engine_decode_rate,
+    ),
     "engine_draft_ms": Metric(
         unit="ms/round",
         direction="lower",

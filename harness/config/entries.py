@@ -103,6 +103,13 @@ def _command_argument(value: Any) -> str:
     return text
 
 
+def _web_address(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith(("http://", "https://")):
+        raise PydanticCustomError("wrong", "must be a whole address, http://HOST:PORT/metrics")
+    return text
+
+
 # --- sections -------------------------------------------------------------------------------------
 
 
@@ -141,6 +148,11 @@ class EngineEntry(Entry):
         "interpreter that runs the harness",
     )
     url: Text | None = Field(default=None, description="for `attach`: where it listens")
+    metrics_urls: list[Annotated[str, BeforeValidator(_web_address)]] = Field(
+        default=[],
+        description="where its counters are, when not on its own page: one address per worker "
+        "behind a router; they are summed",
+    )
     environment: dict[str, Text] = Field(
         default={}, description="variables set for the process; it inherits the rest"
     )

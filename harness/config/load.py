@@ -328,7 +328,7 @@ def _prompt_set(name: str, file: _File) -> PromptSet:
 
 
 def _model(written: str, file: _File) -> Model:
-    """A name from configs/models, else a folder, else a hub name as it is."""
+    """A name from configs/models, else a folder or a GGUF file, else a hub name as it is."""
     models_dir = file.project / "configs" / "models"
     described = models_dir / f"{written}.yaml"
     if described.is_file():
@@ -336,7 +336,7 @@ def _model(written: str, file: _File) -> Model:
         path = _check_keys(ModelEntry, section).path
         return Model(name=written, path=_model_path(path, described, section, file.project))
     folder = resolve(written, beside=file.path, project=file.project)
-    if folder.is_dir():
+    if _holds_model(folder):
         return Model(name=written, path=shown(folder))
     if _HUB_NAME.fullmatch(written):
         return Model(name=written, path=written)
@@ -344,9 +344,13 @@ def _model(written: str, file: _File) -> Model:
     raise ConfigError(_unknown("model", written, known, f"{shown(models_dir)} has"))
 
 
+def _holds_model(path: Path) -> bool:
+    return path.is_dir() or (path.suffix == ".gguf" and path.is_file())
+
+
 def _model_path(written: str, beside: Path, section: Section, project: Path) -> str:
     folder = resolve(written, beside=beside, project=project)
-    if folder.is_dir():
+    if _holds_model(folder):
         return shown(folder)
     if _HUB_NAME.fullmatch(written):
         return written
@@ -395,7 +399,8 @@ def _variant(entry: VariantEntry, file: _File) -> Variant:
 
 def _engine(name: str, entry: EngineEntry) -> Engine:
     values = entry.model_dump()
-    return Engine(name=name, **{**values, "command": tuple(entry.command)})
+    lists = {"command": tuple(entry.command), "metrics_urls": tuple(entry.metrics_urls)}
+    return Engine(name=name, **{**values, **lists})
 
 
 def _workload(entry: GenerateEntry | ConcurrencyEntry, file: _File) -> Workload:

@@ -160,7 +160,8 @@ def test_counters_of_an_engine_that_was_busy_say_nothing(drafted: CellView) -> N
     view = replace(drafted, snapshots=(drafted.snapshots[0], busy, *drafted.snapshots[2:]))
 
     assert view.total.delta is None
-    assert view.total.reason == "the engine was not quiet when its counters were read"
+    reason = "unavailable: the engine was not quiet when its counters were read"
+    assert view.total.reason == reason
     assert level_of("speculation_active", view) == "warning"
 
 
@@ -175,18 +176,57 @@ def test_requests_that_we_did_not_send_are_foreign(drafted: CellView) -> None:
     shared = with_counters(drafted, "after", requests=lambda requests: requests + 1)
 
     assert level_of("foreign_traffic", shared) == "invalid"
+    assert "contaminated by other traffic" in checks.foreign_traffic(shared).message
+    assert shared.total.delta is None
 
 
-def test_foreign_traffic_is_undecided_after_a_failure(drafted: CellView) -> None:
-    shared = with_counters(drafted, "after", requests=lambda requests: requests + 1)
-    first = shared.requests[0]
-    failing = edited(shared, lambda item: failed(item) if item == first else item)
+def test_tokens_that_we_did_not_get_are_foreign(drafted: CellView) -> None:
+    """llama.cpp counts no requests."""
+    shared = with_counters(
+        drafted, "after", requests=None, generation_tokens=lambda tokens: tokens + 1
+    )
+    shared = with_counters(shared, "before", requests=None)
+
+    assert level_of("foreign_traffic", shared) == "invalid"
+
+
+def test_a_failed_request_may_have_had_its_tokens_and_no_more(drafted: CellView) -> None:
+    first = drafted.requests[0]
+    failing = edited(drafted, lambda item: failed(item) if item == first else item)
+    spare = drafted.cell.max_tokens - (first.output_tokens or 0)
+
+    def with_more(tokens: int) -> CellView:
+        """In the scope of the failed request, whose reading is the first pair."""
+        around = replace(failing, snapshots=failing.snapshots[:2])
+        return with_counters(around, "after", generation_tokens=lambda count: count + tokens)
 
     assert level_of("foreign_traffic", failing) == "ok"
+    assert level_of("foreign_traffic", with_more(spare)) == "ok"
+    assert level_of("foreign_traffic", with_more(spare + 1)) == "invalid"
+
+
+def test_counters_that_lack_our_work_say_nothing_of_it(drafted: CellView) -> None:
+    """One of two workers was asked, or a router that counts for itself."""
+    lacking = with_counters(drafted, "after", generation_tokens=lambda tokens: tokens - 1)
+
+    assert lacking.total.delta is None
+    assert "the counters lack work of ours" in str(lacking.total.reason)
+    assert level_of("foreign_traffic", lacking) == "ok"
+    assert level_of("speculation_active", lacking) == "warning"
+
+
+def test_positions_that_do_not_add_up_are_invalid(drafted: CellView) -> None:
+    replayed = with_counters(
+        drafted, "after", accepted_at=lambda counts: (counts[0] + 1, *counts[1:])
+    )
+
+    assert level_of("positions_add_up", drafted) == "ok"
+    assert level_of("positions_add_up", replayed) == "invalid"
 
 
 def test_tokens_that_no_round_explains_are_invalid(drafted: CellView) -> None:
     more = edited(drafted, lambda item: replace(item, output_tokens=(item.output_tokens or 0) + 1))
+    more = with_counters(more, "after", generation_tokens=lambda tokens: tokens + 1)
 
     assert level_of("token_identity", more) == "invalid"
 
@@ -201,6 +241,7 @@ def test_an_engine_that_hides_trimmed_tokens_may_be_short_by_k_a_request(
     short = edited(
         hidden, lambda item: replace(item, output_tokens=(item.output_tokens or 0) - missing)
     )
+    short = with_counters(short, "after", generation_tokens=lambda tokens: tokens - missing)
 
     assert level_of("token_identity", short) == level
 

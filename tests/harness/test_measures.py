@@ -84,7 +84,9 @@ def test_three_words_have_no_4gram():
 
 # --- counters: 16 tokens, 5 rounds of 7 drafted, 13 tested, 10 accepted ---------------------------
 
-EXAMPLE = CountersDelta(drafts=5, draft_tokens=35, accepted_tokens=10, tested_tokens=13)
+EXAMPLE = CountersDelta(
+    drafts=5, draft_tokens=35, accepted_tokens=10, tested_tokens=13, plain_steps=0
+)
 
 
 def test_one_ledger_under_five_names():
@@ -126,6 +128,37 @@ def test_steps_without_a_draft_lower_coverage_and_tokens_per_step():
     assert measures.acceptance_length(delta) == 49.0
     assert measures.draft_coverage(delta) == pytest.approx(1 / 150)
     assert measures.tokens_per_step(delta, tokens=199, requests=1) == pytest.approx(1.32)
+
+
+def test_steps_that_nobody_counted_are_no_figure():
+    # one round that drafted 48 of 199 tokens: without the 149 plain steps it would be 198 per step
+    delta = CountersDelta(drafts=1, accepted_tokens=48)
+    assert measures.tokens_per_step(delta, tokens=199, requests=1) is None
+    assert measures.token_identity_residual(delta, tokens=199, requests=1) is None
+
+
+def test_plain_steps_follow_from_the_passes_of_requests_that_ran_alone():
+    # llama.cpp b11434: 120 tokens, 45 passes, one of them the prompt's, 43 rounds, 75 accepted
+    counted = CountersDelta(drafts=43, accepted_tokens=75, decode_calls=45)
+    delta = measures.with_plain_steps(counted, requests=1)
+    assert delta.plain_steps == 1
+    assert measures.token_identity_residual(delta, tokens=120, requests=1) == 0
+    assert measures.draft_coverage(delta) == pytest.approx(43 / 44)
+    assert measures.tokens_per_step(delta, tokens=120, requests=1) == pytest.approx(119 / 44)
+
+
+def test_counted_plain_steps_are_not_derived_again():
+    counted = CountersDelta(drafts=3, plain_steps=2, decode_calls=99)
+    assert measures.with_plain_steps(counted, requests=1) is counted
+    without_rounds = CountersDelta(drafts=0, decode_calls=9)
+    assert measures.with_plain_steps(without_rounds, requests=1).plain_steps is None
+
+
+def test_the_engines_own_rate_counts_first_tokens_without_their_time():
+    delta = CountersDelta(generation_tokens=512, generation_s=16.0)
+    assert measures.engine_decode_rate(delta) == 32.0
+    assert measures.engine_decode_rate(replace(delta, generation_s=None)) is None
+    assert measures.engine_decode_rate(replace(delta, generation_s=0.0)) is None
 
 
 def test_no_draft_is_no_acceptance_length():
@@ -197,6 +230,8 @@ def test_pooling_keeps_what_is_unknown_unknown():
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=50))
 def test_the_identity_holds_for_any_rounds(accepted):
-    delta = CountersDelta(drafts=len(accepted), accepted_tokens=sum(accepted), trimmed_tokens=0)
+    delta = CountersDelta(
+        drafts=len(accepted), accepted_tokens=sum(accepted), trimmed_tokens=0, plain_steps=0
+    )
     tokens = 1 + sum(a + 1 for a in accepted)
     assert measures.token_identity_residual(delta, tokens, requests=1) == 0

@@ -200,7 +200,8 @@ def test_one_scope_without_counters_leaves_no_acceptance(run: Summary) -> None:
 
     measured = ledger.acceptance_length(torn)
 
-    assert (measured.value, measured.reason) == (None, "no counters were read before it")
+    reason = "unavailable: no counters were read before it"
+    assert (measured.value, measured.reason) == (None, reason)
 
 
 def test_failed_requests_are_in_no_latency_and_their_share_is_shown(run: Summary) -> None:

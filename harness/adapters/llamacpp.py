@@ -1,0 +1,86 @@
+"""llama.cpp's llama-server, by what build 11434 answers (recorded in the tests).
+
+Its page has no labels, and its counters move when a slot is released, cancelled requests included.
+`/slots` tells whether it is quiet; `/props` is not asked, it says "speculative.types": "none" while
+a drafter works. The two rate gauges are means since anybody's last scrape and are not read. With a
+request come `draft_n` and `draft_n_accepted`, and neither where nothing was drafted.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from harness.adapters import openai, prometheus
+from harness.adapters.command_line import options
+from harness.measures import CountersDelta
+from harness.records import Variant
+
+# `--spec-draft-n-max` is ignored by these, so k has another name there
+_DEPTH_OPTION = {
+    "ngram-simple": "--spec-ngram-simple-size-m",
+    "ngram-map-k": "--spec-ngram-map-k-size-m",
+    "ngram-map-k4v": "--spec-ngram-map-k4v-size-m",
+    "ngram-mod": "--spec-ngram-mod-n-max",
+}
+
+
+def command(variant: Variant, settings: Mapping[str, Any], port: int) -> tuple[str, ...]:
+    """What the engine's file says, then the drafter, then every setting."""
+    return (
+        *openai.command(variant, settings, port),
+        *_drafter(variant),
+        *options(settings),
+    )
+
+
+def _drafter(variant: Variant) -> tuple[str, ...]:
+    """Its method is llama.cpp's own word: draft-simple, draft-dflash, ngram-simple, ..."""
+    drafter = variant.drafter
+    if drafter is None:
+        return ()
+    words = ["--spec-type", drafter.method]
+    if drafter.model is not None:
+        words += ["--model-draft", drafter.model.path]
+    if drafter.k is not None:
+        words += [_DEPTH_OPTION.get(drafter.method, "--spec-draft-n-max"), str(drafter.k)]
+    return tuple(words)
+
+
+def quiet(slots: str) -> bool | None:
+    """Whether no slot works; None where the page is none of slots."""
+    try:
+        found = json.loads(slots)
+    except ValueError:
+        return None
+    if not isinstance(found, list) or not all(isinstance(slot, dict) for slot in found):
+        return None
+    working = [slot.get("is_processing") for slot in found]
+    return None if None in working else not any(working)
+
+
+def read_request(timings: Mapping[str, Any]) -> CountersDelta | None:
+    if "draft_n" not in timings:
+        return None
+    return CountersDelta(
+        draft_tokens=timings["draft_n"], accepted_tokens=timings.get("draft_n_accepted")
+    )
+
+
+LLAMACPP = replace(
+    openai.OPENAI,
+    name="llamacpp",
+    quiet_path="/slots",
+    command=command,
+    read_counters=partial(
+        prometheus.read_counters,
+        prefix="llamacpp",
+        names={"generation_tokens": "tokens_predicted", "decode_calls": "n_decode"},
+        seconds={"generation_s": "tokens_predicted_seconds"},
+    ),
+    quiet=quiet,
+    # one thread releases slots and answers these pages, and it counts before it releases
+    counts_before_idle=True,
+    read_request=read_request,
+)

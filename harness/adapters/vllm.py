@@ -1,0 +1,98 @@
+"""vLLM, by what 0.32 answers (recorded in the tests); V0, its engine until 2025, is known too.
+
+A page has a series per engine core (label `engine`) and a `_created` time beside each counter.
+Counters of drafting exist only where a speculator does. Accepted tokens are counted before a stop
+cuts the output; what is cut is counted nowhere. V0 counted drafted and accepted tokens but no
+rounds, so its page gives an acceptance rate and no length; its two acceptance gauges are not read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from harness.adapters import openai, prometheus
+from harness.adapters.base import Ask, OutputPiece
+from harness.adapters.command_line import options
+from harness.errors import ConfigError
+from harness.measures import CountersDelta
+from harness.records import Variant
+
+
+def command(variant: Variant, settings: Mapping[str, Any], port: int) -> tuple[str, ...]:
+    """What the engine's file says, then every setting; the drafter joins `speculative_config`."""
+    drafting = _speculative_config(variant, settings.get("speculative_config", {}))
+    others = {name: value for name, value in settings.items() if name != "speculative_config"}
+    drafter = {"speculative_config": drafting} if drafting else {}
+    return (*openai.command(variant, settings, port), *options({**drafter, **others}))
+
+
+def _speculative_config(variant: Variant, more: Mapping[str, Any]) -> Mapping[str, Any]:
+    """more: what the drafter needs beside method, model and k, such as `prompt_lookup_max`."""
+    drafter = variant.drafter
+    if drafter is None:
+        if more:
+            raise ConfigError(
+                f"variant {variant.name!r} has `speculative_config: {dict(more)}` but no drafter, "
+                "so it would draft under the name of plain decoding; write `drafter: {method: ...}`"
+            )
+        return {}
+    known = {
+        "method": drafter.method,
+        "model": drafter.model.path if drafter.model else None,
+        "num_speculative_tokens": drafter.k,
+    }
+    return {**{name: value for name, value in known.items() if value is not None}, **more}
+
+
+def request_body(ask: Ask) -> dict[str, Any]:
+    body = openai.request_body(ask)
+    body["stream_options"]["continuous_usage_stats"] = True
+    body["return_token_ids"] = True
+    return body
+
+
+def read_event(event: Mapping[str, Any]) -> OutputPiece:
+    """Its own figures come in the usage event as `metrics`, where the server was told to."""
+    metrics = event.get("metrics")
+    return replace(openai.read_event(event), timings=metrics if metrics else None)
+
+
+def read_request(metrics: Mapping[str, Any]) -> CountersDelta | None:
+    """From `--per-request-spec-decode-metrics summary`, which counts rounds by accepted tokens."""
+    told = metrics.get("speculative_decoding")
+    if not isinstance(told, Mapping):
+        return None
+    return CountersDelta(
+        drafts=told.get("num_spec_steps"),
+        draft_tokens=told.get("num_draft_tokens"),
+        accepted_tokens=told.get("num_accepted_draft_tokens"),
+        accepted_at=_at_least(told.get("acceptance_histogram")),
+    )
+
+
+def _at_least(histogram: Any) -> tuple[int, ...] | None:
+    """Rounds that accepted exactly 0, 1, 2, ... -> rounds that accepted position 0, 1, ..."""
+    if not isinstance(histogram, Sequence):
+        return None
+    return tuple(sum(histogram[position:]) for position in range(1, len(histogram)))
+
+
+VLLM = replace(
+    openai.OPENAI,
+    name="vllm",
+    command=command,
+    request_body=request_body,
+    read_event=read_event,
+    read_counters=partial(
+        prometheus.read_counters,
+        prefix="vllm",
+        # a histogram whose own name ends in `_total`; each pass that gave a token is one of it
+        names={"decode_calls": "iteration_tokens_total_count"},
+        seconds={"generation_s": "request_decode_time_seconds_sum"},
+    ),
+    quiet=partial(prometheus.idle, prefix="vllm"),
+    # 0.32 books a step in the same turn of its loop in which it hands the step's tokens out
+    counts_before_idle=True,
+    read_request=read_request,
+)
