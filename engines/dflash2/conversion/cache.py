@@ -29,7 +29,7 @@ from engines.dflash2.conversion.checkpoint import (
     stat_stamp,
     weights_file,
 )
-from engines.dflash2.conversion.convert import claim, convert, file_sha256, write_whole
+from engines.dflash2.conversion.convert import claim, convert, file_sha256
 from engines.dflash2.conversion.layout import NotConvertibleError
 from engines.dflash2.conversion.progress import Report
 from engines.dflash2.conversion.tensor_file import read_tensor_file
@@ -205,7 +205,8 @@ def _stamped_sha256(source: SourceCheckpoint, destination: Path) -> str | None:
 def _write_stamp(source: SourceCheckpoint, destination: Path, source_sha256: str) -> None:
     """Keep the hash for the next start, if the file it belongs to is still the same."""
     if stat_stamp(source.weights) == source.stamp:
-        write_whole(_stamp_path(destination), f"{source.stamp} {source_sha256}\n")
+        # Half a line, if the process ends here, is read as none.
+        _stamp_path(destination).write_text(f"{source.stamp} {source_sha256}\n", encoding="utf-8")
 
 
 def _stamp_path(destination: Path) -> Path:

@@ -121,13 +121,6 @@ def file_sha256(path: Path, report: Callable[[int, int], None]) -> str:
     return digest.hexdigest()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A small file that is there with all its text or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    _write_text(temporary, text)
-    os.rename(temporary, path)
-
-
 def _write_weights(source: SourceCheckpoint, path: Path, report: Report) -> tuple[str, str]:
     """Convert the weights into a new file -> sha256 of the source's file and of the new one."""
     readable = open_readonly(source.weights)

@@ -1,8 +1,11 @@
-"""The published drafter of Qwen3.8-27B: its config and its shapes, without its weights."""
+"""What is published about incoai/Qwen3.8-27B-DFlash2 at dedf8df6: hashes, config and shapes."""
 
 from typing import Any
 
-NUM_BYTES = 3_848_817_896
+SOURCE_SHA256 = "67fc76d68dc5a9415511a4f394ef744d67510cd20e93b37cc2cc7d28e4bab65c"
+CONVERTED_SHA256 = "cc3b5742f8edf02c4edcc734ef66e7c4c5f660b43438641ee36c5a72f8414188"
+CONFIG_SHA256 = "873e3556509b0da06e29654ba00d4944888d4b5e8a33afde25f7eb27d321e980"
+SOURCE_BYTES, CONVERTED_BYTES = 3_848_817_896, 2_044_950_184
 HIDDEN, HEADS, GROUPS, HEAD_DIM, MLP = 5120, 32, 8, 128, 17408
 VOCABULARY, RANK, NUM_LAYERS, NUM_TAPS = 248_320, 256, 5, 5
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from engines.dflash2.config import ModelError
+from engines.dflash2.conversion import published
 from engines.dflash2.conversion.checkpoint import (
     CONFIG,
     FORMAT,
@@ -19,11 +20,6 @@ from engines.dflash2.conversion.checkpoint import (
 from engines.dflash2.conversion.convert import COPY_BYTES, file_sha256
 from engines.dflash2.conversion.progress import Report
 from engines.dflash2.conversion.tensor_file import open_readonly, read_tensor_file
-
-# incoai/Qwen3.8-27B-DFlash2 at dedf8df6 and its conversion, as published
-PUBLISHED_SOURCE_SHA256 = "67fc76d68dc5a9415511a4f394ef744d67510cd20e93b37cc2cc7d28e4bab65c"
-PUBLISHED_CONVERTED_SHA256 = "cc3b5742f8edf02c4edcc734ef66e7c4c5f660b43438641ee36c5a72f8414188"
-PUBLISHED_CONFIG_SHA256 = "873e3556509b0da06e29654ba00d4944888d4b5e8a33afde25f7eb27d321e980"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +45,10 @@ def verify(folder: Path, reference: Path | None, report: Report) -> list[Check]:
             "tensors": len(file.tensors),
         }
         checks += [_equal(f"manifest's {key}", manifest.get(key), it) for key, it in found.items()]
-        if manifest.get("source_sha256") == PUBLISHED_SOURCE_SHA256:
-            checks.append(_equal("published conversion", PUBLISHED_CONVERTED_SHA256, sha256))
-    elif hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest() == PUBLISHED_CONFIG_SHA256:
-        checks.append(_equal("published checkpoint", PUBLISHED_SOURCE_SHA256, sha256))
+        if manifest.get("source_sha256") == published.SOURCE_SHA256:
+            checks.append(_equal("published conversion", published.CONVERTED_SHA256, sha256))
+    elif hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest() == published.CONFIG_SHA256:
+        checks.append(_equal("published checkpoint", published.SOURCE_SHA256, sha256))
     if reference is not None:
         names = [WEIGHTS, CONFIG, *([MANIFEST] if is_quantized(config) else [])]
         checks += [_same_bytes(folder / name, reference / name) for name in names]

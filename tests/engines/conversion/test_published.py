@@ -5,10 +5,16 @@ import json
 import math
 
 from engines.dflash2.conversion.checkpoint import Manifest, as_published, converted_config
-from engines.dflash2.conversion.layout import Layout, converted_layout
+from engines.dflash2.conversion.layout import (
+    BLOCK_ROWS,
+    GROUP_BYTES,
+    MAX_BLOCK_BYTES,
+    Layout,
+    blocks,
+    converted_layout,
+)
+from engines.dflash2.conversion.published import CONFIG, SOURCE_BYTES, source_shapes
 from engines.dflash2.conversion.tensor_file import Tensor, TensorFile, encode_header
-
-from .published import CONFIG, NUM_BYTES, source_shapes
 
 
 def sha256(data: bytes) -> str:
@@ -29,7 +35,7 @@ def published_layout(tmp_path) -> Layout:
     return converted_layout(
         TensorFile(
             path=tmp_path / "model.safetensors",
-            num_bytes=NUM_BYTES,
+            num_bytes=SOURCE_BYTES,
             data_offset=8 + 8_928,
             tensors=tensors,
         )
@@ -42,7 +48,7 @@ def test_the_source_header_is_the_published_one() -> None:
     assert len(tensors) == 81
     assert len(header) == 8_928
     assert sha256(header) == "0c2c70601b30f8d1ca7d5794b817779ba2dcf1956cfc7d4f83e87091e1ab7c8c"
-    assert 8 + len(header) + tensors[-1].end == NUM_BYTES
+    assert 8 + len(header) + tensors[-1].end == SOURCE_BYTES
 
 
 def test_the_converted_header_and_file_have_the_published_sizes(tmp_path) -> None:
@@ -77,3 +83,16 @@ def test_the_manifest_is_the_published_one() -> None:
     text = manifest.text().encode()
     assert len(text) == 592
     assert sha256(text) == "e85ae6a22b772666a068cb5669ec409b1ffae3a51c73210e9d288b8e9f138959"
+
+
+def test_blocks_follow_the_file_without_gaps_and_are_small_and_whole(tmp_path) -> None:
+    expected = 0
+    for block in blocks(published_layout(tmp_path)):
+        tensor = block.part.source
+        assert tensor.begin + block.begin == expected
+        expected += block.num_bytes
+        assert 0 < block.num_bytes <= MAX_BLOCK_BYTES
+        if block.part.scales is not None:
+            assert block.num_bytes % GROUP_BYTES == 0
+            assert block.num_bytes <= BLOCK_ROWS * 2 * tensor.shape[1]
+    assert 8 + 8_928 + expected == SOURCE_BYTES

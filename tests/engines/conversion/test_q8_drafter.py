@@ -161,5 +161,5 @@ def test_other_quantisations_are_refused(q8_folder: Path, tmp_path: Path) -> Non
     assert load_drafter_config(tmp_path).is_quantized
     config["quantization"]["bits"] = 4
     path.write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="quantization is {'bits': 4, .*'bits': 8"):
+    with pytest.raises(ModelError, match=r"quantization is {'bits': 4, .*'bits': 8"):
         load_drafter_config(tmp_path)
