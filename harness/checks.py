@@ -147,7 +147,7 @@ def lengths_equal(view: CellView) -> Finding:
 
 def short_outputs(view: CellView) -> Finding:
     lengths = _median_lengths(view.ok)
-    if not lengths:
+    if not lengths or view.cell.max_tokens == 1:  # asked for prefill alone: no decode rate is shown
         return OK
     prompt, shortest = min(lengths.items(), key=lambda item: item[1])
     if shortest >= SHORT_OUTPUT_TOKENS:
@@ -189,6 +189,41 @@ def _kind_that_loops_most(view: CellView) -> tuple[str, float]:
             loops_of[request.kind].append(looping)
     shares = {kind: sum(loops) / len(loops) for kind, loops in loops_of.items()}
     return max(shares.items(), key=lambda item: item[1])
+
+
+def _flagged(flag: str, advice: str) -> CheckFunction:
+    """A warning as soon as one request carries the flag."""
+
+    def judge(view: CellView) -> Finding:
+        guilty = [request for request in view.requests if flag in request.flags]
+        if not guilty:
+            return OK
+        return _warning(f"{len(guilty)} of {len(view.requests)} requests: {advice}")
+
+    return judge
+
+
+buffered_stream = _flagged(
+    "buffered_stream",
+    "all of the output came at once, so something between the engine and here held the stream back "
+    "and no rate can be read from it. Look for a proxy, a compressing middleware or a setting that "
+    "streams in large intervals.",
+)
+unterminated_final_event = _flagged(
+    "unterminated_final_event",
+    "the stream ended inside its last event, which counts only where its JSON is whole. Where the "
+    "token count is n/a, that event held it. Report it to the engine.",
+)
+possible_cap = _flagged(
+    "possible_cap",
+    "the finish reason is `stop` at exactly `max_tokens`, so the limit may have ended the output "
+    "and not the model. Raise `max_tokens` by one to tell.",
+)
+over_cap = _flagged(
+    "over_cap",
+    "more than `max_tokens` tokens came, so another amount of work was measured than was asked "
+    "for. Report it to the engine.",
+)
 
 
 def prompt_rendered_equal(view: CellView) -> Finding:
@@ -844,8 +879,26 @@ CHECKS: Mapping[str, Check] = {
         judge=loops,
     ),
     "short_outputs": Check(
-        rule="Each prompt's median output has 64 tokens. Warning below, invalid below 16.",
+        rule="Each prompt's median output has 64 tokens. Warning below, invalid below 16; not "
+        "asked where `max_tokens` is 1, which measures prefill.",
         judge=short_outputs,
+    ),
+    "buffered_stream": Check(
+        rule="No stream of several outputs came in one burst. Warning otherwise; such a request "
+        "has no rate.",
+        judge=buffered_stream,
+    ),
+    "unterminated_final_event": Check(
+        rule="No stream ended inside its last event. Warning otherwise.",
+        judge=unterminated_final_event,
+    ),
+    "possible_cap": Check(
+        rule="No output of exactly `max_tokens` says that it ended by itself. Warning otherwise.",
+        judge=possible_cap,
+    ),
+    "over_cap": Check(
+        rule="No output is longer than `max_tokens`. Warning otherwise.",
+        judge=over_cap,
     ),
     "cache_state": Check(
         rule="No prompt came out of the engine's prefix cache. Warning otherwise.",

@@ -23,26 +23,41 @@ LOOP_SHARE = 0.5
 # --- one request ----------------------------------------------------------------------------------
 
 
-def decode_rate(n: int | None, wall_s: float | None, ttft_s: float | None) -> float | None:
+def decode_rate(
+    n: int | None,
+    n_first: int | None,
+    t_first_s: float | None,
+    t_last_s: float | None,
+    wall_s: float | None,
+) -> float | None:
     """Tokens per second after the first token: n / (wall - ttft), the published study's definition.
 
-    It counts the first read's tokens without their time; `decode_rate_strict` does not. None
-    without a decode time.
+    It counts the first read's tokens without their time; `decode_rate_strict` does not. None where
+    that one is: what came in one go has an end, but no rate.
     """
-    if n is None or wall_s is None or ttft_s is None or wall_s <= ttft_s:
+    strict = decode_rate_strict(n, n_first, t_first_s, t_last_s)
+    if strict is None or n is None or t_first_s is None or wall_s is None or wall_s <= t_first_s:
         return None
-    return n / (wall_s - ttft_s)
+    return n / (wall_s - t_first_s)
 
 
 def decode_rate_strict(
     n: int | None, n_first: int | None, t_first_s: float | None, t_last_s: float | None
 ) -> float | None:
-    """Tokens per second from first to last output: (n - n_first) / (t_last - t_first)."""
+    """Tokens per second from first to last output: (n - n_first) / (t_last - t_first).
+
+    None for one burst: the time between two reads of it is the network's and not the engine's.
+    """
     if n is None or n_first is None or t_first_s is None or t_last_s is None:
         return None
-    if n <= n_first or t_last_s <= t_first_s:
+    if n <= n_first or t_last_s - t_first_s <= BURST_S:
         return None
     return (n - n_first) / (t_last_s - t_first_s)
+
+
+def excess(headline: float | None, strict: float | None) -> float | None:
+    """By how much a decode rate exceeds the strict one, as a share of it."""
+    return headline / strict - 1 if headline is not None and strict else None
 
 
 def tpot(
@@ -101,20 +116,48 @@ def step_times(at_s: Sequence[float]) -> tuple[float, ...]:
     return tuple(later - earlier for earlier, later in itertools.pairwise(starts))
 
 
-@dataclass(frozen=True, kw_only=True)
-class EventGap:
-    """Time since the event before and the tokens this one carried: a gap is not a time per
-    token.
+def token_times(at_s: Sequence[float], tokens: Sequence[int | None]) -> tuple[float, ...] | None:
+    """Seconds per token, one value for each token behind the first burst: a burst's gap is shared
+    out evenly over the tokens it brought, so the mean over tokens is `tpot` (up to a burst's
+    width).
+
+    None where a burst does not tell its tokens: a gap is no time per token.
     """
+    if not at_s:
+        return None
+    first, *others = bursts(at_s, tokens)
+    found: list[float] = []
+    since_s = first.at_s
+    for burst in others:
+        if burst.tokens is None:
+            return None
+        if burst.tokens:  # text can come without a token: then the gap is part of the next one's
+            found += [(burst.at_s - since_s) / burst.tokens] * burst.tokens
+            since_s = burst.at_s
+    return tuple(found)
 
-    gap_s: float
-    tokens: int | None
+
+PEAK_WINDOW_S = 1.0
 
 
-def event_gaps(at_s: Sequence[float], tokens: Sequence[int | None]) -> tuple[EventGap, ...]:
-    return tuple(
-        EventGap(gap_s=at_s[i] - at_s[i - 1], tokens=tokens[i]) for i in range(1, len(at_s))
-    )
+def peak_rate(at_s: Sequence[float], tokens: Sequence[float]) -> float | None:
+    """The most tokens per second over any stretch of a stream that lasts a second or longer.
+
+    Longer ones count too, the whole stream among them, so that no peak lies below the mean; None
+    for a stream that is shorter. A densest stretch is never twice the window long: one of its
+    halves would be as dense.
+    """
+    if not at_s or at_s[-1] - at_s[0] < PEAK_WINDOW_S:
+        return None
+    best = sum(tokens) / (at_s[-1] - at_s[0])
+    for start, start_s in enumerate(at_s):
+        inside = 0.0
+        for now_s, count in zip(at_s[start:], tokens[start:], strict=True):
+            if now_s - start_s >= 2 * PEAK_WINDOW_S:
+                break
+            inside += count
+            best = max(best, inside / max(PEAK_WINDOW_S, now_s - start_s))
+    return best
 
 
 def distinct_4gram_share(words: Sequence[Hashable]) -> float | None:
@@ -342,17 +385,14 @@ def engine_decode_rate(delta: CountersDelta) -> float | None:
     return _ratio(delta.generation_tokens, delta.generation_s)
 
 
-def lengths_elsewhere(delta: CountersDelta, tokens: int, requests: int) -> dict[str, float | None]:
-    """The same rounds under other tools' definitions, so that two published lengths can be
-    compared.
+def tokens_per_step_and_prefill(delta: CountersDelta, tokens: int, requests: int) -> float | None:
+    """tokens / (decode steps + prefills), specdec_bench's acceptance length: it counts the step
+    that gave a request its first token.
     """
     steps = _steps(delta)
-    return {
-        "1 + accepted / drafts (vLLM, llama.cpp, ours)": acceptance_length(delta),
-        "tokens / rounds (SGLang)": tokens_per_round(delta, tokens),
-        "tokens / (rounds + prefill) (specdec_bench)": _ratio(
-            tokens, None if steps is None else steps + requests
-        ),
-        "accepted / tested": _ratio(delta.accepted_tokens, delta.tested_tokens),
-        "accepted / drafted": acceptance_rate(delta),
-    }
+    return None if steps is None else _ratio(tokens, steps + requests)
+
+
+def accepted_of_tested(delta: CountersDelta) -> float | None:
+    """accepted / tested tokens: those behind the first that was refused were never tested."""
+    return _ratio(delta.accepted_tokens, delta.tested_tokens)

@@ -351,6 +351,7 @@ class Request:
     text_sha256: str | None
     engine_timings: Mapping[str, Any] | None
     flags: tuple[str, ...] = ()  # unterminated_final_event, buffered_stream, possible_cap, ...
+    event_tokens_source: Literal["usage", "token_ids", "mixed"] | None = None  # None: not of all
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,14 @@ def tokens_per_round(view: CellView) -> Measured:
     return _from_tokens(view, lambda delta, tokens, _: measures.tokens_per_round(delta, tokens))
 
 
+def tokens_per_step_and_prefill(view: CellView) -> Measured:
+    return _from_tokens(view, measures.tokens_per_step_and_prefill)
+
+
+def accepted_of_tested(view: CellView) -> Measured:
+    return _from_drafts(view, measures.accepted_of_tested)
+
+
 def token_identity_residual(view: CellView) -> Measured:
     return _from_tokens(view, measures.token_identity_residual)
 

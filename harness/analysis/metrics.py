@@ -72,6 +72,13 @@ METRICS: Mapping[str, Metric] = {
         compute=_figure(throughput.decode_rate_strict_groups, throughput.why_no_rate),
         groups=throughput.decode_rate_strict_groups,
     ),
+    "decode_rate_excess": Metric(
+        unit="1",
+        direction="neither",
+        description="decode_rate / decode_rate_strict - 1: the first read's tokens, which the "
+        "headline counts without their time, and the wait for the end of the stream",
+        compute=throughput.decode_rate_excess,
+    ),
     "tpot": Metric(
         unit="s",
         direction="lower",
@@ -79,23 +86,99 @@ METRICS: Mapping[str, Metric] = {
         compute=_figure(throughput.tpot_groups, throughput.why_no_rate),
         groups=throughput.tpot_groups,
     ),
+    "step_time": Metric(
+        unit="s",
+        direction="lower",
+        description="time between the starts of two bursts of a stream, median over its steps; no "
+        "time per token, since a step may emit several",
+        compute=_figure(throughput.step_time_groups, throughput.why_no_step),
+        groups=throughput.step_time_groups,
+        workloads=GENERATE,
+    ),
+    "token_time_p50": Metric(
+        unit="s",
+        direction="lower",
+        description="a step's time shared out evenly over the tokens it brought, median over "
+        "tokens; their mean is tpot",
+        compute=throughput.token_time_percentile(0.5),
+        workloads=GENERATE,
+    ),
+    "token_time_p99": Metric(
+        unit="s",
+        direction="lower",
+        description="the same that 99 % of tokens kept; needs 100",
+        compute=throughput.token_time_percentile(0.99),
+        workloads=GENERATE,
+    ),
+    "peak_rate": Metric(
+        unit="tok/s",
+        direction="neither",
+        description="most tokens per second over any stretch of a stream of a second or longer, "
+        "the first read included; where the engine tells only totals, shared out evenly over its "
+        "events",
+        compute=_figure(throughput.peak_rate_groups, throughput.why_no_peak),
+        groups=throughput.peak_rate_groups,
+        workloads=GENERATE,
+    ),
+    "prefill_rate": Metric(
+        unit="tok/s",
+        direction="higher",
+        description="prompt tokens that no cache held / TTFT, where max_tokens is 1",
+        compute=_figure(throughput.prefill_rate_groups, throughput.why_no_prefill),
+        groups=throughput.prefill_rate_groups,
+        workloads=GENERATE,
+    ),
+    "ttfr_p50": Metric(
+        unit="s",
+        direction="lower",
+        description="time to the first event of any kind, a comment or a role among them, median "
+        "over requests",
+        compute=throughput.percentile_of("ttfr_s", 0.5),
+    ),
     "ttft_p50": Metric(
         unit="s",
         direction="lower",
         description="time to first token, median over requests",
-        compute=throughput.ttft_percentile(0.5),
+        compute=throughput.percentile_of("ttft_s", 0.5),
     ),
     "ttft_p90": Metric(
         unit="s",
         direction="lower",
         description="time to first token that 90 % of requests kept; needs 10",
-        compute=throughput.ttft_percentile(0.9),
+        compute=throughput.percentile_of("ttft_s", 0.9),
     ),
     "ttft_p99": Metric(
         unit="s",
         direction="lower",
         description="time to first token that 99 % of requests kept; needs 100",
-        compute=throughput.ttft_percentile(0.99),
+        compute=throughput.percentile_of("ttft_s", 0.99),
+    ),
+    "ttfa_p50": Metric(
+        unit="s",
+        direction="lower",
+        description="time to the first text of the answer itself, behind reasoning and tool calls, "
+        "median over requests",
+        compute=throughput.percentile_of("ttfa_s", 0.5),
+    ),
+    "wall_p50": Metric(
+        unit="s",
+        direction="lower",
+        description="time to the end of the stream, median over requests",
+        compute=throughput.percentile_of("wall_s", 0.5),
+    ),
+    "send_lateness_max": Metric(
+        unit="s",
+        direction="lower",
+        description="longest time from the moment a request was due until its write; in no other "
+        "figure",
+        compute=throughput.longest("send_lateness_s", "no request was sent"),
+    ),
+    "connect_time_max": Metric(
+        unit="s",
+        direction="lower",
+        description="longest time to open a connection that a request had to wait for; in no other "
+        "figure",
+        compute=throughput.longest("connect_s", "every connection was open before"),
     ),
     "aggregate_throughput": Metric(
         unit="tok/s",
@@ -161,6 +244,19 @@ METRICS: Mapping[str, Metric] = {
         description="tokens / rounds, first tokens included: SGLang's acceptance length",
         compute=ledger.tokens_per_round,
     ),
+    "tokens_per_step_and_prefill": Metric(
+        unit="tok/step",
+        direction="higher",
+        description="tokens / (decode steps + prefills): specdec_bench's acceptance length",
+        compute=ledger.tokens_per_step_and_prefill,
+    ),
+    "accepted_of_tested": Metric(
+        unit="1",
+        direction="higher",
+        description="accepted / tested drafted tokens; those behind the first refused one are not "
+        "tested",
+        compute=ledger.accepted_of_tested,
+    ),
     "token_identity_residual": Metric(
         unit="tok",
         direction="neither",
@@ -187,6 +283,18 @@ METRICS: Mapping[str, Metric] = {
         description="the engine's own clock: the target's verification, per round",
         compute=ledger.verify_ms_per_round,
     ),
+    "prompt_tokens_median": Metric(
+        unit="tok",
+        direction="neither",
+        description="median prompt length by the engine's own count, chat template included",
+        compute=outputs.prompt_tokens_median,
+    ),
+    "cached_share": Metric(
+        unit="1",
+        direction="neither",
+        description="share of prompt tokens that came from the engine's prefix cache",
+        compute=outputs.cached_share,
+    ),
     "output_tokens_min": Metric(
         unit="tok",
         direction="neither",
@@ -204,6 +312,19 @@ METRICS: Mapping[str, Metric] = {
         direction="neither",
         description="longest output",
         compute=outputs.output_tokens_max,
+    ),
+    "first_tokens_median": Metric(
+        unit="tok",
+        direction="neither",
+        description="n_first: tokens that had come within 1 ms of the first output, median over "
+        "requests; a lower bound where the engine tells neither ids nor running totals",
+        compute=outputs.first_tokens_median,
+    ),
+    "tokens_per_event": Metric(
+        unit="tok/event",
+        direction="neither",
+        description="output tokens / events with output: why events are no tokens",
+        compute=outputs.tokens_per_event,
     ),
     "loops": Metric(
         unit="1",

@@ -4,7 +4,8 @@ Texts are compared by their hashes; the first difference is looked for in the re
 Whether a difference is a near-tie of the target or a fault of the engine cannot be told from here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -24,6 +25,65 @@ def output_tokens(statistic: Callable[[Sequence[int]], float]) -> Callable[[Cell
         return Measured(value=float(statistic(lengths)), n=len(lengths))
 
     return figure
+
+
+def prompt_tokens_median(view: CellView) -> Measured:
+    """By the engine's own count, the chat template included."""
+    lengths = [item.prompt_tokens for item in view.ok if item.prompt_tokens is not None]
+    if not lengths:
+        return not_measured("the engine reports no prompt tokens")
+    return Measured(value=float(median(lengths)), n=len(lengths))
+
+
+def cached_share(view: CellView) -> Measured:
+    pairs = [(item.cached_tokens, item.prompt_tokens) for item in view.ok]
+    known = [(cached, prompt) for cached, prompt in pairs if cached is not None and prompt]
+    if not known:
+        return not_measured("the engine reports no cached tokens")
+    return Measured(
+        value=sum(cached for cached, _ in known) / sum(prompt or 0 for _, prompt in known),
+        n=len(known),
+    )
+
+
+def tokens_per_event(view: CellView) -> Measured:
+    """Tokens over events with output, pooled: a stream's event is a read of one step or more."""
+    counted = [item for item in view.ok if item.output_tokens is not None]
+    events = sum(item.num_output_events for item in counted)
+    if not events:
+        return not_measured("the engine reports no token count")
+    return Measured(value=sum(item.output_tokens or 0 for item in counted) / events, n=events)
+
+
+def first_tokens_median(view: CellView) -> Measured:
+    known = [item.first_tokens for item in view.ok if item.first_tokens is not None]
+    if not known:
+        return not_measured("no output came")
+    return Measured(value=float(median(known)), n=len(known))
+
+
+def first_tokens_are_a_lower_bound(view: CellView) -> bool:
+    """Whether a stream told only how many events its first read held."""
+    return any(item.first_tokens_source == "events" for item in view.ok)
+
+
+def finish_reasons(view: CellView) -> Mapping[str, int]:
+    """How often each reason ended an output, the most frequent first; `none` is none told."""
+    return _histogram(item.finish_reason or "none" for item in view.ok)
+
+
+def flags(view: CellView) -> Mapping[str, int]:
+    """How many requests carry each flag."""
+    return _histogram(flag for item in view.requests for flag in item.flags)
+
+
+def count_sources(view: CellView) -> Mapping[str, int]:
+    """By what the output tokens were counted; `unknown` where the engine does not tell."""
+    return _histogram(item.output_tokens_source or "unknown" for item in view.ok)
+
+
+def _histogram(words: Iterable[str]) -> Mapping[str, int]:
+    return dict(Counter(words).most_common())
 
 
 output_tokens_min = output_tokens(min)

@@ -8,6 +8,7 @@ here.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 
 from harness import measures
 from harness.analysis import stats
@@ -23,28 +24,107 @@ NS_PER_S = 1e9
 
 
 def decode_rate_groups(view: CellView) -> Groups:
-    return _by_prompt(
-        view,
-        lambda request: measures.decode_rate(request.output_tokens, request.wall_s, request.ttft_s),
-    )
+    return _by_prompt(view, _decode_rate)
 
 
 def decode_rate_strict_groups(view: CellView) -> Groups:
-    return _by_prompt(
-        view,
-        lambda request: measures.decode_rate_strict(
-            request.output_tokens, request.first_tokens, request.ttft_s, request.t_last_s
-        ),
-    )
+    return _by_prompt(view, _decode_rate_strict)
 
 
 def tpot_groups(view: CellView) -> Groups:
+    return _by_prompt(view, _tpot)
+
+
+def step_time_groups(view: CellView) -> Groups:
+    """The median step of each request."""
+
+    def figure(request: Request) -> float | None:
+        steps = measures.step_times(_seconds(view, request))
+        return median(steps) if steps and not _held_back(request) else None
+
+    return _by_prompt(view, figure)
+
+
+def peak_rate_groups(view: CellView) -> Groups:
+    """Where an engine tells only a total, it is shared out evenly over the events."""
+
+    def figure(request: Request) -> float | None:
+        events = view.events.get(str(request.where.request_id))
+        n = request.output_tokens
+        if events is None or n is None or not events.tokens:
+            return None
+        known = [count for count in events.tokens if count is not None]
+        whole = len(known) == len(events.tokens)
+        counts = known if whole else [n / len(events.tokens)] * len(events.tokens)
+        return measures.peak_rate(_seconds(view, request), counts)
+
+    return _by_prompt(view, figure)
+
+
+def prefill_rate_groups(view: CellView) -> Groups:
+    if view.cell.max_tokens != 1:
+        return ((),)
     return _by_prompt(
         view,
-        lambda request: measures.tpot(
+        lambda request: measures.prefill_rate(
+            request.prompt_tokens, request.cached_tokens, request.ttft_s
+        ),
+    )
+
+
+def decode_rate_excess(view: CellView) -> Measured:
+    headline = stats.mean_of_medians(decode_rate_groups(view))
+    strict = stats.mean_of_medians(decode_rate_strict_groups(view))
+    value = measures.excess(headline, strict)
+    if value is None:
+        return not_measured(why_no_rate(view))
+    return Measured(value=value, n=len(view.ok))
+
+
+def _decode_rate(request: Request) -> float | None:
+    return _unless_held_back(
+        request,
+        measures.decode_rate(
+            request.output_tokens,
+            request.first_tokens,
+            request.ttft_s,
+            request.t_last_s,
+            request.wall_s,
+        ),
+    )
+
+
+def _decode_rate_strict(request: Request) -> float | None:
+    return _unless_held_back(
+        request,
+        measures.decode_rate_strict(
             request.output_tokens, request.first_tokens, request.ttft_s, request.t_last_s
         ),
     )
+
+
+def _tpot(request: Request) -> float | None:
+    return _unless_held_back(
+        request,
+        measures.tpot(
+            request.output_tokens, request.first_tokens, request.ttft_s, request.t_last_s
+        ),
+    )
+
+
+def _unless_held_back(request: Request, value: float | None) -> float | None:
+    return None if _held_back(request) else value
+
+
+def _held_back(request: Request) -> bool:
+    """What a proxy collected and let go at once has no time per token, however long it took."""
+    return "buffered_stream" in request.flags
+
+
+def _seconds(view: CellView, request: Request) -> list[float]:
+    """When each output came, after `t0`; empty where the events are not stored."""
+    events = view.events.get(str(request.where.request_id))
+    return [offset_ns / NS_PER_S for offset_ns in events.offsets_ns] if events else []
 
 
 def _by_prompt(view: CellView, figure: Callable[[Request], float | None]) -> Groups:
@@ -67,22 +147,79 @@ def why_no_rate(view: CellView) -> str:
         return f"no request of {silent[0]} succeeded"
     if any(request.output_tokens is None for request in view.ok):
         return "the engine reports no token count"
+    if any(_held_back(request) for request in view.ok):
+        return "the stream was held back and came at once"
     return "a reply came in one read"
+
+
+def why_no_step(view: CellView) -> str:
+    if not view.events:
+        return "the events are not stored"
+    return "a reply came in one burst"
+
+
+def why_no_peak(view: CellView) -> str:
+    if any(request.output_tokens is None for request in view.ok):
+        return "the engine reports no token count"
+    return "a stream lasted less than a second" if view.events else "the events are not stored"
+
+
+def why_no_prefill(view: CellView) -> str:
+    if view.cell.max_tokens != 1:
+        return "measured where `max_tokens` is 1"
+    if any(request.prompt_tokens is None for request in view.ok):
+        return "the engine reports no prompt tokens"
+    return "the whole prompt came from the prefix cache"
 
 
 # --- latency --------------------------------------------------------------------------------------
 
 
-def ttft_percentile(share: float) -> Callable[[CellView], Measured]:
-    """Of all successful requests; None where the sample is too small to know."""
+def percentile_of(field: str, share: float) -> Callable[[CellView], Measured]:
+    """Of one time of every successful request; None where the sample is too small to know."""
 
     def figure(view: CellView) -> Measured:
-        values = [request.ttft_s for request in view.ok if request.ttft_s is not None]
-        value = stats.percentile(values, share)
-        if value is None:
-            needed = stats.smallest_sample(share)
-            return not_measured(f"needs {needed} requests, has {len(values)}")
-        return Measured(value=value, n=len(values))
+        times = [getattr(request, field) for request in view.ok]
+        return _percentile([time_s for time_s in times if time_s is not None], share, "requests")
+
+    return figure
+
+
+def token_time_percentile(share: float) -> Callable[[CellView], Measured]:
+    """Over all tokens behind the first burst of every successful request."""
+
+    def figure(view: CellView) -> Measured:
+        times: list[float] = []
+        for request in view.ok:
+            events = view.events.get(str(request.where.request_id))
+            if events is None:
+                return not_measured("the events are not stored")
+            own = measures.token_times(_seconds(view, request), events.tokens)
+            if own is None:
+                return not_measured("the tokens of single events are not known")
+            times += () if _held_back(request) else own
+        return _percentile(times, share, "tokens")
+
+    return figure
+
+
+def _percentile(values: Sequence[float], share: float, of_what: str) -> Measured:
+    value = stats.percentile(values, share)
+    if value is None:
+        needed = stats.smallest_sample(share)
+        return not_measured(f"needs {needed} {of_what}, has {len(values)}")
+    return Measured(value=value, n=len(values))
+
+
+def longest(field: str, none: str) -> Callable[[CellView], Measured]:
+    """The longest of one time over all requests, the failed ones too; `none` says why there is
+    none.
+    """
+
+    def figure(view: CellView) -> Measured:
+        times = [getattr(request, field) for request in view.requests]
+        known = [time_s for time_s in times if time_s is not None]
+        return Measured(value=max(known), n=len(known)) if known else not_measured(none)
 
     return figure
 

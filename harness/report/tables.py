@@ -11,7 +11,13 @@ from typing import TypeAlias
 
 from harness import checks
 from harness.analysis.metrics import HEADLINE
-from harness.analysis.outputs import Losslessness
+from harness.analysis.outputs import (
+    Losslessness,
+    count_sources,
+    finish_reasons,
+    first_tokens_are_a_lower_bound,
+    flags,
+)
 from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
@@ -180,6 +186,138 @@ def speedup_by_kind(summary: Summary) -> list[Table]:
                 )
             )
     return tables
+
+
+RATES_NOTE = (
+    "TPOT is the time per token behind the first read, a step the time between two bursts of a "
+    "stream, and token p50 and p99 a step's time shared out evenly over the tokens it brought: "
+    "where a step brings several, a step is no time per token. strict: without the tokens of the "
+    "first read (n_first; ≥ where only its events could be counted); excess: by how much the "
+    "headline is above it. peak: over a second or more of one stream."
+)
+
+
+RATES: Sequence[tuple[str, str, Formatter]] = (
+    ("tok/s", "decode_rate", fmt.rate),
+    ("strict", "decode_rate_strict", fmt.rate),
+    ("excess", "decode_rate_excess", fmt.percent),
+    ("TPOT, ms", "tpot", fmt.milliseconds),
+    ("step, ms", "step_time", fmt.milliseconds),
+    ("token p50, ms", "token_time_p50", fmt.milliseconds),
+    ("token p99, ms", "token_time_p99", fmt.milliseconds),
+    ("tok/event", "tokens_per_event", fmt.length),
+    ("peak tok/s", "peak_rate", fmt.rate),
+)
+WAITING: Sequence[tuple[str, str, Formatter]] = (
+    ("prompt tokens", "prompt_tokens_median", fmt.tokens),
+    ("cached", "cached_share", fmt.percent),
+    ("first event, ms", "ttfr_p50", fmt.milliseconds),
+    ("TTFT, ms", "ttft_p50", fmt.milliseconds),
+    ("first answer, ms", "ttfa_p50", fmt.milliseconds),
+    ("whole stream, ms", "wall_p50", fmt.milliseconds),
+    ("prefill, tok/s", "prefill_rate", fmt.rate),
+    ("sent late, ms (longest)", "send_lateness_max", fmt.milliseconds),
+    ("connect, ms (longest)", "connect_time_max", fmt.milliseconds),
+)
+
+
+def rates(summary: Summary) -> list[Table]:
+    """The headline beside the strict rate, and what a step and a token took."""
+    return _by_kind(
+        summary,
+        name="rates",
+        title="One stream: rates, and times per step and per token",
+        columns=(*(head for head, _, _ in RATES), "n_first"),
+        entries=lambda view, kind: (
+            *_figures(summary, RATES, view, kind),
+            _first_read(summary, view, kind),
+        ),
+        notes=(RATES_NOTE,),
+    )
+
+
+def waiting(summary: Summary) -> list[Table]:
+    """From a request to its first event, output and answer, and the times that are in none."""
+    return _by_kind(
+        summary,
+        name="waiting",
+        title="One stream: waiting (medians over requests)",
+        columns=tuple(head for head, _, _ in WAITING),
+        entries=lambda view, kind: _figures(summary, WAITING, view, kind),
+    )
+
+
+ELSEWHERE: Sequence[tuple[str, str, Formatter]] = (
+    ("1 + accepted / drafts (vLLM, llama.cpp, here)", "acceptance_length", fmt.length),
+    ("tokens / rounds (SGLang)", "tokens_per_round", fmt.length),
+    ("tokens / (steps + prefills) (specdec_bench)", "tokens_per_step_and_prefill", fmt.length),
+    ("accepted / tested", "accepted_of_tested", fmt.percent),
+    ("accepted / drafted", "acceptance_rate", fmt.percent),
+)
+
+
+def lengths_elsewhere(summary: Summary) -> list[Table]:
+    """The same rounds under the definitions that others publish."""
+    return _by_kind(
+        summary,
+        name="lengths_elsewhere",
+        title="Acceptance under the definitions of other tools",
+        columns=tuple(head for head, _, _ in ELSEWHERE),
+        entries=lambda view, kind: _figures(summary, ELSEWHERE, view, kind),
+        drafters_only=True,
+    )
+
+
+def _by_kind(
+    summary: Summary,
+    *,
+    name: str,
+    title: str,
+    columns: tuple[str, ...],
+    entries: Callable[[CellView, str], tuple[Entry, ...]],
+    notes: tuple[str, ...] = (),
+    drafters_only: bool = False,
+) -> list[Table]:
+    """Variant and kind down; `entries` fills a row."""
+    tables = [
+        Table(
+            name=f"{_file(section)}_{name}",
+            title=title,
+            columns=("variant", "kind", *columns),
+            rows=tuple(
+                (
+                    label(view.cell.variant),
+                    label("all kinds" if kind == ALL else kind),
+                    *entries(view, kind),
+                )
+                for view in section.views
+                if view.cell.drafter is not None or not drafters_only
+                for kind in (ALL, *section.kinds)
+            ),
+            notes=notes,
+            num_labels=2,
+        )
+        for section in _sections(summary, "generate")
+    ]
+    return [table for table in tables if table.rows]
+
+
+def _figures(
+    summary: Summary, shown: Sequence[tuple[str, str, Formatter]], view: CellView, kind: str
+) -> tuple[Entry, ...]:
+    figures = Figures(summary)
+    return tuple(figures.entry(view, metric, show, kind) for _, metric, show in shown)
+
+
+def _first_read(summary: Summary, view: CellView, kind: str) -> Entry:
+    entry = Figures(summary).entry(view, "first_tokens_median", fmt.tokens, kind)
+    if entry.value is None or not first_tokens_are_a_lower_bound(_narrowed(view, kind)):
+        return entry
+    return replace(entry, text=f"≥ {entry.text}")
+
+
+def _narrowed(view: CellView, kind: str) -> CellView:
+    return view if kind == ALL else view.of_kind(kind)
 
 
 def ratios(summary: Summary) -> list[Table]:
@@ -415,45 +553,53 @@ def _first_difference(result: Losslessness) -> Entry:
     return label("none") if none else missing("the outputs themselves were not stored")
 
 
+OUTPUTS: Sequence[tuple[str, str, Formatter]] = (
+    ("tokens, shortest", "output_tokens_min", fmt.tokens),
+    ("median", "output_tokens_median", fmt.tokens),
+    ("longest", "output_tokens_max", fmt.tokens),
+    ("ended by itself", "ended_by_itself", fmt.percent),
+    ("loops", "loops", fmt.percent),
+)
+
+
 def outputs(summary: Summary) -> list[Table]:
-    figures = Figures(summary)
-    return [
-        Table(
-            name=f"{_file(section)}_outputs",
-            title="Outputs",
-            columns=(
-                "variant",
-                "kind",
-                "requests",
-                "tokens, shortest",
-                "median",
-                "longest",
-                "ended by itself",
-                "loops",
-            ),
-            rows=tuple(
-                (
-                    label(view.cell.variant),
-                    label("all kinds" if kind == ALL else kind),
-                    _num_requests(view, kind),
-                    figures.entry(view, "output_tokens_min", fmt.tokens, kind),
-                    figures.entry(view, "output_tokens_median", fmt.tokens, kind),
-                    figures.entry(view, "output_tokens_max", fmt.tokens, kind),
-                    figures.entry(view, "ended_by_itself", fmt.percent, kind),
-                    figures.entry(view, "loops", fmt.percent, kind),
-                )
-                for view in section.views
-                for kind in (ALL, *section.kinds)
-            ),
-            num_labels=2,
+    """How long they were and by whose count, what ended them, and what is odd about them."""
+
+    def entries(whole: CellView, kind: str) -> tuple[Entry, ...]:
+        view = _narrowed(whole, kind)
+        return (
+            _count(len(view.ok)),
+            _count(len(view.requests) - len(view.ok)),
+            *_figures(summary, OUTPUTS, whole, kind),
+            _histogram(count_sources(view)),
+            _histogram(finish_reasons(view)),
+            _histogram(flags(view)),
         )
-        for section in _sections(summary, "generate")
-    ]
+
+    return _by_kind(
+        summary,
+        name="outputs",
+        title="Outputs",
+        columns=(
+            "requests",
+            "failed",
+            *(head for head, _, _ in OUTPUTS),
+            "tokens counted by",
+            "finish reasons",
+            "flags",
+        ),
+        entries=entries,
+    )
 
 
-def _num_requests(view: CellView, kind: str) -> Entry:
-    count = sum(1 for request in view.ok if kind in (ALL, request.kind))
-    return Entry(text=str(count), value=count)
+def _count(value: int) -> Entry:
+    return Entry(text=str(value), value=value)
+
+
+def _histogram(counts: Mapping[str, int]) -> Entry:
+    """stop 3, length 1."""
+    text = ", ".join(f"{word} {count}" for word, count in counts.items())
+    return Entry(text=text or fmt.DASH, value=text or None)
 
 
 def engine_timings(summary: Summary) -> list[Table]:
@@ -556,8 +702,11 @@ def cost(summary: Summary) -> list[Table]:
 TABLES: Mapping[str, Callable[[Summary], list[Table]]] = {
     "single_stream": single_stream,
     "speedup_by_kind": speedup_by_kind,
+    "rates": rates,
+    "waiting": waiting,
     "ratios": ratios,
     "acceptance_by_position": acceptance_by_position,
+    "lengths_elsewhere": lengths_elsewhere,
     "concurrency": concurrency,
     "losslessness": losslessness,
     "outputs": outputs,

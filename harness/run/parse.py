@@ -10,19 +10,25 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from harness.adapters import ADAPTERS, Adapter, OutputPiece
-from harness.measures import BURST_S, distinct_4gram_share
+from harness.measures import BURST_S, bursts, distinct_4gram_share
 from harness.records import RepetitionEnd, Request, RequestError, Snapshot
 from harness.run.raw import RawExchange, read_spool
 from harness.run.sse import Event, events
 from harness.store import EventRow, RunFolder
 
 _BURST_NS = round(BURST_S * 1e9)
+_HELD_BACK_SHARE = 0.01  # a single burst shorter than this part of its stream was held back
+# RecursionError: an event of nothing but brackets is no JSON that anybody means
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _QUOTED = 300  # characters of an error body that a message repeats
+
+
+CountSource: TypeAlias = Literal["usage", "token_ids"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +82,8 @@ class _Output:
     """An event that carried generated output."""
 
     at_ns: int
-    tokens: int | None
+    tokens: int | None  # None: the engine does not tell
+    source: CountSource | None
     total: int | None  # the engine's running total after it
 
 
@@ -91,6 +98,8 @@ class _Stream:
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     completion_tokens: int | None = None
+    running_total: int | None = None  # the last that an event with choices told
+    total_is_whole: bool = True  # it covers every output so far
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reason: str | None = None
@@ -120,7 +129,7 @@ def _take_event(stream: _Stream, event: Event, data: bytes, adapter: Adapter) ->
         return
     try:
         decoded = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NO_JSON:
         if event.terminated:
             message = f"an event is no JSON: {_quoted(data)}"
             stream.error = stream.error or RequestError(kind="parse", message=message)
@@ -134,19 +143,42 @@ def _take_event(stream: _Stream, event: Event, data: bytes, adapter: Adapter) ->
 
 
 def _take_piece(stream: _Stream, piece: OutputPiece, at_ns: int) -> None:
-    before = stream.completion_tokens or 0
     text = piece.reasoning + piece.answer
-    gained = None if piece.completion_tokens is None else piece.completion_tokens - before
-    grew = piece.has_choices and gained is not None and gained > 0
-    if text or piece.calls_tool or piece.token_ids or grew:
-        tokens = len(piece.token_ids) if piece.token_ids else gained if grew else None
-        total = piece.completion_tokens if piece.has_choices else None
-        stream.outputs.append(_Output(at_ns=at_ns, tokens=tokens, total=total))
+    total = piece.completion_tokens if piece.has_choices else None
+    is_output = bool(text or piece.calls_tool or piece.token_ids) or _dates_a_token(stream, piece)
+    if is_output:
+        stream.outputs.append(_output(stream, piece, at_ns))
+    if total is not None:
+        stream.running_total = total
+    if is_output or total is not None:
+        stream.total_is_whole = total is not None
     if piece.answer and stream.first_answer_ns is None:
         stream.first_answer_ns = at_ns
     stream.text.append(text)
     stream.token_ids += piece.token_ids or ()
     _keep_latest(stream, piece)
+
+
+def _dates_a_token(stream: _Stream, piece: OutputPiece) -> bool:
+    """A token without text shows in the running total alone. A first total in the event that ends
+    the choice is no running one but the final usage, told early.
+    """
+    if not piece.has_choices or piece.completion_tokens is None:
+        return False
+    if stream.running_total is None and piece.finish_reason is not None:
+        return False
+    return piece.completion_tokens > (stream.running_total or 0)
+
+
+def _output(stream: _Stream, piece: OutputPiece, at_ns: int) -> _Output:
+    """Its tokens by their ids, else by the rise of a total that covered every output before."""
+    total = piece.completion_tokens if piece.has_choices else None
+    if piece.token_ids:
+        return _Output(at_ns=at_ns, tokens=len(piece.token_ids), source="token_ids", total=total)
+    before = (stream.running_total or 0) if stream.total_is_whole else None
+    if total is None or before is None or total < before:
+        return _Output(at_ns=at_ns, tokens=None, source=None, total=total)
+    return _Output(at_ns=at_ns, tokens=total - before, source="usage", total=total)
 
 
 def _keep_latest(stream: _Stream, piece: OutputPiece) -> None:
@@ -166,13 +198,14 @@ def _failure(raw: RawExchange, stream: _Stream) -> RequestError | None:
         return RequestError(kind="parse", message=message, http_status=200)
     if stream.error is not None:
         return stream.error
-    if stream.done_ns is not None:
-        return None  # the answer was complete, whatever became of the connection
-    if raw.error is not None:
-        return raw.error
-    if stream.finish_reason is None:
+    if stream.done_ns is None and raw.error is not None:
+        return raw.error  # after [DONE] the answer is complete, whatever becomes of the connection
+    if stream.done_ns is None and stream.finish_reason is None:
         message = f"the stream ended without finish reason and [DONE] ({_what_came(raw)})"
         return RequestError(kind="truncated", message=message, http_status=raw.http_status)
+    if not stream.outputs:
+        message = f"the stream ended in order but held no output ({_what_came(raw)})"
+        return RequestError(kind="empty", message=message, http_status=raw.http_status)
     return None
 
 
@@ -188,7 +221,7 @@ def _body_error(raw: RawExchange) -> str:
     body = _body(raw)
     try:
         error = msgspec.json.decode(body, type=dict[str, Any]).get("error")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NO_JSON:
         return _quoted(body)
     message = error.get("message") if isinstance(error, dict) else error
     return str(message) if message else _quoted(body)
@@ -238,6 +271,7 @@ def _request(raw: RawExchange, stream: _Stream, error: RequestError | None) -> R
         text_sha256=hashlib.sha256(text.encode()).hexdigest() if stream.outputs else None,
         engine_timings=stream.timings,
         flags=_flags(raw, stream, n),
+        event_tokens_source=_event_tokens_source(stream),
     )
 
 
@@ -253,16 +287,26 @@ def _event_row(raw: RawExchange, stream: _Stream) -> EventRow:
     )
 
 
-def _output_tokens(stream: _Stream) -> tuple[int | None, Any]:
+def _output_tokens(stream: _Stream) -> tuple[int | None, CountSource | None]:
     """The engine's own total, else the ids it sent with every output; never a number of events."""
     if stream.completion_tokens is not None:
         return stream.completion_tokens, "usage"
-    if stream.token_ids and all(output.tokens is not None for output in stream.outputs):
+    if stream.outputs and all(output.source == "token_ids" for output in stream.outputs):
         return len(stream.token_ids), "token_ids"
     return None, None
 
 
-def _first_tokens(stream: _Stream) -> tuple[int | None, Any]:
+def _event_tokens_source(stream: _Stream) -> CountSource | Literal["mixed"] | None:
+    """None as soon as one event does not tell its tokens."""
+    sources = {output.source for output in stream.outputs}
+    if not sources or None in sources:
+        return None
+    if len(sources) > 1:
+        return "mixed"
+    return "usage" if "usage" in sources else "token_ids"
+
+
+def _first_tokens(stream: _Stream) -> tuple[int | None, CountSource | Literal["events"] | None]:
     """Tokens within 1 ms of the first output: by running total, by ids, else events (lower
     bound).
     """
@@ -283,14 +327,24 @@ def _flags(raw: RawExchange, stream: _Stream, n: int | None) -> tuple[str, ...]:
     limit = raw.asked.max_tokens
     marks = {
         "unterminated_final_event": stream.unterminated,
-        "buffered_stream": _came_at_once(stream.outputs),
+        "buffered_stream": _came_at_once(raw, stream.outputs),
         "possible_cap": stream.finish_reason == "stop" and n == limit,
         "over_cap": n is not None and n > limit,
-        "no_output": raw.http_status == 200 and not stream.outputs,
     }
     return tuple(name for name, holds in marks.items() if holds)
 
 
-def _came_at_once(outputs: Sequence[_Output]) -> bool:
-    """Several events, all within 1 ms: something held the stream back, and no rate can be read."""
-    return len(outputs) > 1 and outputs[-1].at_ns - outputs[0].at_ns <= _BURST_NS
+def _came_at_once(raw: RawExchange, outputs: Sequence[_Output]) -> bool:
+    """Several outputs in a single burst: something held the stream back, and no rate can be read.
+
+    A long answer that is let go at once takes more than one read, so its burst may last longer than
+    1 ms; but then it is short beside the time that the stream took.
+    """
+    if len(outputs) < 2:
+        return False
+    at_s = [(output.at_ns - raw.t0_ns) / 1e9 for output in outputs]
+    lasted_s = at_s[-1] - at_s[0]
+    if lasted_s <= BURST_S:
+        return True
+    one_burst = len(bursts(at_s, [output.tokens for output in outputs])) == 1
+    return one_burst and lasted_s < _HELD_BACK_SHARE * at_s[-1]

@@ -27,7 +27,7 @@ NOTHING = Counters(
 
 
 def test_decode_rate_is_tokens_over_the_time_after_the_first_one():
-    assert measures.decode_rate(40, 1.25, 0.25) == 40.0
+    assert measures.decode_rate(40, 1, 0.25, 1.24, 1.25) == 40.0
 
 
 def test_strict_rate_leaves_out_what_the_first_read_brought():
@@ -41,9 +41,25 @@ def test_a_reply_in_one_read_has_no_strict_rate():
     assert measures.tpot(1, 1, 0.3, 0.3) is None
 
 
-@pytest.mark.parametrize("missing", range(3))
+def test_a_reply_in_one_burst_has_no_rate_however_many_reads_it_took():
+    # 64 tokens in 0.8 ms would be 80,000 tok/s, and 40 ms until the end of the stream 1,600
+    assert measures.decode_rate_strict(64, 1, 2.0, 2.0008) is None
+    assert measures.decode_rate(64, 1, 2.0, 2.0008, 2.04) is None
+
+
+def test_the_excess_is_the_first_token_and_the_wait_for_the_end():
+    # 10 tokens: 9 in 0.9 s, and the end 0.1 s later: 10 tok/s either way
+    headline = measures.decode_rate(10, 1, 0.5, 1.4, 1.5)
+    assert measures.excess(headline, measures.decode_rate_strict(10, 1, 0.5, 1.4)) == pytest.approx(
+        0.0
+    )
+    assert measures.excess(11.0, 10.0) == pytest.approx(0.1)
+    assert measures.excess(None, 10.0) is None
+
+
+@pytest.mark.parametrize("missing", range(5))
 def test_rates_of_unknown_quantities_are_unknown(missing):
-    known = [40, 1.25, 0.25]
+    known = [40, 1, 0.25, 1.24, 1.25]
     known[missing] = None
     assert measures.decode_rate(*known) is None
 
@@ -64,10 +80,43 @@ def test_a_burst_with_an_uncounted_event_has_no_token_count():
     assert measures.bursts([0.2, 0.2], [1, None])[0].tokens is None
 
 
-def test_event_gaps_carry_their_tokens():
-    gaps = measures.event_gaps([0.2, 0.4, 0.6], [1, 4, 4])
-    assert [gap.gap_s for gap in gaps] == pytest.approx([0.2, 0.2])
-    assert [gap.tokens for gap in gaps] == [4, 4]
+def test_a_steps_time_is_shared_by_the_tokens_it_brought():
+    assert measures.token_times([0.2, 0.4, 0.6], [1, 4, 4]) == pytest.approx([0.05] * 8)
+    assert measures.token_times([0.2, 0.2004, 0.6], [1, 1, 2]) == pytest.approx([0.2, 0.2])
+    assert measures.token_times([0.2, 0.4, 0.6], [1, None, 4]) is None
+    assert measures.token_times([], []) is None
+
+
+def test_text_without_a_token_leaves_its_time_to_the_next_token():
+    assert measures.token_times([0.2, 0.4, 0.6], [1, 0, 2]) == pytest.approx([0.2, 0.2])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.002, 2.0), st.integers(1, 8)), min_size=1, max_size=40),
+    st.integers(1, 8),
+)
+def test_the_mean_time_per_token_is_tpot_and_no_peak_is_below_the_rate(steps, n_first):
+    at_s, tokens = [0.3], [n_first]
+    for gap_s, count in steps:
+        at_s.append(at_s[-1] + gap_s)
+        tokens.append(count)
+    times = measures.token_times(at_s, tokens)
+    tpot = measures.tpot(sum(tokens), n_first, at_s[0], at_s[-1])
+    assert times is not None
+    assert tpot == pytest.approx(sum(times) / len(times))
+    peak = measures.peak_rate(at_s, tokens)
+    assert (peak is None) == (at_s[-1] - at_s[0] < 1)
+    assert peak is None or peak * tpot >= 1 - 1e-9
+
+
+def test_a_peak_is_the_densest_second_or_longer():
+    # 6 tokens at 0.0, 0.1, ... 0.7, then nothing until 2.4: 48 in the first second
+    at_s = [0.1 * i for i in range(8)] + [2.4]
+    assert measures.peak_rate(at_s, [6] * 9) == pytest.approx(48)
+    # 50 at both ends of 1.01 s: no second holds more than 50, but the whole stream holds 100
+    assert measures.peak_rate([0.0, 1.01], [50, 50]) == pytest.approx(100 / 1.01)
+    assert measures.peak_rate([0.0, 0.99], [50, 50]) is None
+    assert measures.peak_rate([], []) is None
 
 
 def test_distinct_4grams_of_a_loop():
@@ -90,7 +139,13 @@ EXAMPLE = CountersDelta(
 
 
 def test_one_ledger_under_five_names():
-    values = list(measures.lengths_elsewhere(EXAMPLE, tokens=16, requests=1).values())
+    values = [
+        measures.acceptance_length(EXAMPLE),
+        measures.tokens_per_round(EXAMPLE, 16),
+        measures.tokens_per_step_and_prefill(EXAMPLE, 16, 1),
+        measures.accepted_of_tested(EXAMPLE),
+        measures.acceptance_rate(EXAMPLE),
+    ]
     assert values == pytest.approx([3.00, 3.20, 16 / 6, 10 / 13, 10 / 35])
 
 
