@@ -378,7 +378,9 @@ def _events_per_s(view: CellView) -> float | None:
     rates = [
         request.num_output_events / (request.t_last_s - request.ttft_s)
         for request in view.ok
-        if request.ttft_s is not None and (request.t_last_s or 0.0) > request.ttft_s
+        if request.ttft_s is not None
+        and request.t_last_s is not None
+        and request.t_last_s > request.ttft_s
     ]
     at_once = max((end.in_flight_max for end in view.ends), default=0)
     return at_once * median(rates) if rates else None
