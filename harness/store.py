@@ -416,8 +416,8 @@ def _write_line(descriptor: int, line: bytes) -> None:
     size = os.fstat(descriptor).st_size
     try:
         written = os.write(descriptor, line)
-        if written < len(line):
-            raise OSError(0, f"only {written} of {len(line)} bytes could be written")
+        while written < len(line):  # a disk that fills up takes a part, and then says why not more
+            written += os.write(descriptor, line[written:])
     except OSError:
         with suppress(
             OSError

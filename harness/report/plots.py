@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
@@ -356,16 +357,15 @@ def _end_labels(axes: Axes, summary: Summary, section: Section, shades: Mapping[
     ends = []
     for variant in section.variants:
         last = [
-            (view.cell.concurrency, estimate.value)
+            (view.cell.concurrency, value)
             for view in section.of_variant(variant)
-            if (estimate := _estimate(summary, view, HEADLINE["concurrency"], ALL)).value
+            if (value := _estimate(summary, view, HEADLINE["concurrency"], ALL).value) is not None
         ]
         if last:
             ends.append((last[-1][1], last[-1][0], variant))
-    gap = axes.get_ylim()[1] * 0.055
-    height = float("-inf")
-    for value, level, variant in sorted(ends, key=lambda end: (end[0] or 0.0, end[2])):
-        height = max(value or 0.0, height + gap)
+    ends.sort(key=lambda end: (end[0], end[2]))
+    heights = spread([value for value, _, _ in ends], axes.get_ylim()[1] * 0.055)
+    for (_, level, variant), height in zip(ends, heights, strict=True):
         axes.annotate(
             variant,
             (level, height),
@@ -491,9 +491,9 @@ def _position_labels(
         for kind in (*kinds, ALL)
         if (value := _position(summary, view, kind, depth)) is not None
     ]
-    height = float("-inf")
-    for value, kind in sorted(ends):
-        height = max(value, height + 0.062)
+    ends.sort()
+    heights = spread([value for value, _ in ends], 0.062)
+    for (_, kind), height in zip(ends, heights, strict=True):
         accepted = _estimate(summary, view, "acceptance_length", kind).value
         suffix = f"  {fmt.length(accepted)}" if accepted is not None else ""
         axes.annotate(
@@ -517,6 +517,27 @@ PLOTS: Mapping[str, Callable[[Summary], list[Picture]]] = {
 
 
 # --- shared ---------------------------------------------------------------------------------------
+
+
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Heights at least `gap` apart, as near to the wanted ones (rising) as can be: labels that
+    would touch become a stack around their mean.
+    """
+    stacks: list[list[float]] = []
+    for height in wanted:
+        stacks.append([height])
+        while len(stacks) > 1 and _lowest(stacks[-1], gap) < _highest(stacks[-2], gap) + gap:
+            upper = stacks.pop()
+            stacks[-1] += upper
+    return [_lowest(stack, gap) + i * gap for stack in stacks for i in range(len(stack))]
+
+
+def _lowest(stack: Sequence[float], gap: float) -> float:
+    return fmean(stack) - (len(stack) - 1) * gap / 2
+
+
+def _highest(stack: Sequence[float], gap: float) -> float:
+    return fmean(stack) + (len(stack) - 1) * gap / 2
 
 
 def _estimate(summary: Summary, view: CellView, metric: str, kind: str) -> Estimate:

@@ -323,3 +323,20 @@ def test_an_engine_that_serves_one_at_a_time_is_named(tmp_path: Path) -> None:
     (sentence,) = page.sentences.one_at_a_time(run)
 
     assert sentence.startswith("Engine dflash2 serves one request at a time")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "heights"),
+    [
+        ([], []),
+        ([1.0, 5.0], [1.0, 5.0]),
+        ([3.0, 3.0], [2.0, 4.0]),
+        ([1.0, 2.0, 9.0], [0.5, 2.5, 9.0]),
+        # 4 and 4 would become 3 and 5, which touches 2: a stack of three around 10 / 3
+        ([2.0, 4.0, 4.0], [10 / 3 - 2, 10 / 3, 10 / 3 + 2]),
+    ],
+)
+def test_labels_that_would_touch_are_stacked_around_where_they_belong(
+    wanted: list[float], heights: list[float]
+) -> None:
+    assert plots.spread(wanted, 2.0) == pytest.approx(heights)
