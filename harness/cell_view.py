@@ -112,7 +112,8 @@ class CellView:
             return LedgerEntry(
                 where=where, delta=None, reason=foreign or missing, contaminated=bool(foreign)
             )
-        if self.cell.concurrency == 1 and all(map(_takes_one_pass, requests)):
+        alone = self.cell.concurrency == 1 and all(map(_takes_one_pass, requests))
+        if alone and self.cell.drafter is not None:
             delta = with_plain_steps(delta, len(requests))
         return LedgerEntry(where=where, delta=delta, reason=None)
 

@@ -336,7 +336,7 @@ def with_plain_steps(delta: CountersDelta, requests: int) -> CountersDelta:
     Holds for requests that ran alone and whose prompts took one pass each: every other pass was a
     decode step, and those that were no round were plain.
     """
-    if delta.plain_steps is not None or delta.decode_calls is None or not delta.drafts:
+    if delta.plain_steps is not None or delta.decode_calls is None or delta.drafts is None:
         return delta
     return replace(delta, plain_steps=delta.decode_calls - requests - delta.drafts)
 

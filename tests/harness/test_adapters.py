@@ -1,5 +1,6 @@
 """Command lines, requests, counters and facts, engine by engine."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -291,3 +292,154 @@ def test_facts_are_what_stays_equal():
     assert DFLASH2.read_facts(health, {}) == {"depth": 7, "version": "0.1"}
     models = {"data": [{"id": "m", "created": 123, "max_model_len": 2048}]}
     assert OPENAI.read_facts({}, models) == {"id": "m", "max_model_len": 2048}
+
+
+# --- llama.cpp, vLLM, SGLang ----------------------------------------------------------------------
+
+LLAMACPP, VLLM, SGLANG = ADAPTERS["llamacpp"], ADAPTERS["vllm"], ADAPTERS["sglang"]
+PLACES = ("server", "{model}", "--port", "{port}")
+
+
+def test_llama_server_gets_drafter_and_settings_in_its_own_words():
+    drafter = Drafter(method="draft-dflash", model=Model(name="d", path="d.gguf"), k=7)
+    settings = {"ctx_size": 2048, "cache_prompt": False, "swa_full": True, "spec_synth_len": 4.2}
+    command = LLAMACPP.command(variant(drafter, engine(*PLACES)), settings, 7)
+    assert " ".join(command) == (
+        "server models/demo --port 7 --spec-type draft-dflash --model-draft d.gguf "
+        "--spec-draft-n-max 7 --ctx-size 2048 --no-cache-prompt --swa-full --spec-synth-len 4.2"
+    )
+
+
+def test_the_depth_of_llamacpps_n_gram_drafters_has_options_of_its_own():
+    drafter = Drafter(method="ngram-simple", k=16)
+    command = LLAMACPP.command(variant(drafter, engine(*PLACES)), {}, 7)
+    assert command[4:] == ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", "16")
+
+
+def test_vllm_gets_its_drafter_as_one_argument_with_what_else_it_needs():
+    settings = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "speculative_config": {"prompt_lookup_max": 4},
+    }
+    drafter = Drafter(method="ngram", k=5)
+    command = VLLM.command(variant(drafter, engine(*PLACES)), settings, 7)
+    assert command == (
+        *("server", "models/demo", "--port", "7", "--speculative-config"),
+        '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}',
+        *("--dtype", "float32", "--enforce-eager", "--no-enable-prefix-caching"),
+    )
+
+
+def test_a_plain_vllm_variant_cannot_draft_by_its_flags():
+    settings = {"speculative_config": {"method": "ngram"}}
+    with pytest.raises(ConfigError, match=r"no drafter.*write `drafter:"):
+        VLLM.command(variant(of=engine(*PLACES)), settings, 7)
+    assert VLLM.command(variant(of=engine(*PLACES)), {}, 7) == (
+        "server",
+        "models/demo",
+        "--port",
+        "7",
+    )
+
+
+def test_llamacpp_counts_by_its_own_names():
+    # one request: 256 = 1 + 118 rounds + 137 accepted, in 119 passes, one of them the prompt's
+    before, after = (
+        LLAMACPP.read_counters((RECORDED / "llamacpp" / f"metrics_{moment}.txt").read_text())
+        for moment in ("before", "after")
+    )
+    delta = measures.counters_delta(before, after)
+    assert isinstance(delta, measures.CountersDelta)
+    assert (delta.drafts, delta.accepted_tokens, delta.generation_tokens) == (118, 137, 256)
+    assert (delta.prompt_tokens, delta.decode_calls, delta.requests) == (38, 119, None)
+    assert delta.accepted_at == (71, 39, 17, 10)
+    alone = measures.with_plain_steps(delta, requests=1)
+    assert measures.token_identity_residual(alone, tokens=256, requests=1) == 0
+    assert measures.engine_decode_rate(delta) == pytest.approx(256 / 73.0229)
+
+
+def test_llamacpp_is_quiet_by_its_slots_and_its_properties_are_wrong_about_drafting():
+    folder = RECORDED / "llamacpp"
+    assert LLAMACPP.quiet_path == "/slots"
+    assert LLAMACPP.quiet((folder / "slots_idle.json").read_text()) is True
+    assert LLAMACPP.quiet((folder / "slots_busy.json").read_text()) is False
+    # why it is not asked: a drafter worked when this was recorded
+    assert '"speculative.types":"none"' in (folder / "props.json").read_text()
+    assert LLAMACPP.quiet((folder / "props.json").read_text()) is None
+
+
+@pytest.mark.parametrize("slots", ["no", "[1]", '[{"id": 0}]', "{}"])
+def test_slots_of_another_shape_tell_nothing(slots):
+    assert LLAMACPP.quiet(slots) is None
+
+
+def test_llamacpp_tells_drafting_with_a_request_and_rounds_never():
+    line = (RECORDED / "llamacpp" / "chat_last_event.sse").read_text().splitlines()[0]
+    piece = LLAMACPP.read_event(json.loads(line.removeprefix("data: ")))
+    assert LLAMACPP.read_request is not None
+    delta = LLAMACPP.read_request(piece.timings)
+    assert (delta.draft_tokens, delta.accepted_tokens, delta.drafts) == (467, 137, None)
+
+
+def test_vllm_tells_rounds_with_a_request_where_it_is_asked_to():
+    # 43 rounds: 39 accepted nothing, one accepted 1 and three accepted 3
+    told = {
+        "acceptance_histogram": [39, 1, 0, 3],
+        "num_spec_steps": 43,
+        "num_accepted_draft_tokens": 10,
+        "num_draft_tokens": 129,
+    }
+    piece = VLLM.read_event({"choices": [], "metrics": {"speculative_decoding": told}})
+    assert VLLM.read_request is not None
+    delta = VLLM.read_request(piece.timings)
+    assert measures.acceptance_length(delta) == pytest.approx(1 + 10 / 43)
+    assert delta.accepted_at == (4, 3, 3)
+    assert VLLM.read_request({"tokens_per_second": 31.0}) is None
+    assert VLLM.read_event({"choices": []}).timings is None
+
+
+def test_vllms_first_engine_gives_a_rate_and_no_length():
+    page = (
+        'vllm:spec_decode_num_accepted_tokens_total{model_name="m"} 180\n'
+        'vllm:spec_decode_num_draft_tokens_total{model_name="m"} 300\n'
+        'vllm:spec_decode_num_emitted_tokens_total{model_name="m"} 280\n'
+        'vllm:spec_decode_draft_acceptance_rate{model_name="m"} 0.6\n'
+        'vllm:spec_decode_efficiency{model_name="m"} 0.7\n'
+    )
+    before = VLLM.read_counters('vllm:spec_decode_num_draft_tokens_total{model_name="m"} 0\n')
+    delta = measures.counters_delta(before, VLLM.read_counters(page))
+    assert isinstance(delta, measures.CountersDelta)
+    assert measures.acceptance_rate(delta) == 0.6
+    assert measures.acceptance_length(delta) is None
+
+
+def test_sglang_counts_rounds_and_its_lifetime_gauges_are_refused():
+    page = (
+        'sglang:spec_accept_length{model_name="m",tp_rank="0"} 3.9\n'
+        'sglang:spec_accept_rate{model_name="m",tp_rank="0"} 0.7\n'
+        'sglang:spec_verify_calls_total{model_name="m"} 43\n'
+        'sglang:generation_tokens_total{model_name="m",is_streaming="true"} 100\n'
+        'sglang:generation_tokens_total{model_name="m",is_streaming="false"} 6\n'
+        'sglang:num_requests_total{model_name="m"} 1\n'
+        'sglang:num_running_reqs{model_name="m"} 0\nsglang:num_queue_reqs{model_name="m"} 0\n'
+    )
+    before = SGLANG.read_counters('sglang:generation_tokens_total{model_name="m"} 0\n')
+    delta = measures.counters_delta(before, SGLANG.read_counters(page))
+    assert isinstance(delta, measures.CountersDelta)
+    assert (delta.drafts, delta.generation_tokens, delta.requests) == (43, 106, 1)
+    assert measures.acceptance_length(delta) is None
+    assert measures.tokens_per_round(delta, tokens=106) == pytest.approx(106 / 43)
+    assert SGLANG.quiet(page) is None
+
+
+def test_whichever_process_starts_anew_the_start_time_moves():
+    def counters(*starts: float):
+        lines = [f"process_start_time_seconds {start}\n" for start in starts]
+        return VLLM.read_counters("vllm:generation_tokens_total 5\n" + "".join(lines))
+
+    assert counters(100.0, 200.0).process_start_s == 200.0
+    delta = measures.counters_delta(counters(100.0, 200.0), counters(300.0, 200.0))
+    assert isinstance(delta, measures.NotMeasured)
+    assert delta.reason == "restart"

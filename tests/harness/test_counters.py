@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import repeat
 
 import httpx
 import pytest
@@ -102,3 +103,52 @@ async def test_polls_are_throttled(monkeypatch: pytest.MonkeyPatch):
     await snapshot(of)
     left = sum(1 for _ in pages["/health"])
     assert 999 - left <= 6
+
+
+async def test_the_pages_of_several_workers_are_summed():
+    def answer(request: httpx.Request) -> httpx.Response:
+        idle = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+        count = {"one": 60, "two": 40}[request.url.host]
+        return httpx.Response(200, text=f"vllm:spec_decode_num_drafts_total {count}\n{idle}")
+
+    http = httpx.AsyncClient(base_url="http://router", transport=httpx.MockTransport(answer))
+    urls = ("http://one/metrics", "http://two/metrics")
+    taken = await snapshot(CounterReader(http, ADAPTERS["vllm"], metrics_urls=urls))
+    assert taken.quiet is True
+    assert taken.counters is not None
+    assert taken.counters.drafts == 100
+
+
+async def test_a_worker_that_cannot_be_read_is_named():
+    http = httpx.AsyncClient(
+        base_url="http://router", transport=httpx.MockTransport(lambda _: httpx.Response(500))
+    )
+    taken = await snapshot(CounterReader(http, ADAPTERS["vllm"], metrics_urls=("http://one/m",)))
+    assert taken.error == "http://one/m cannot be read: HTTP 500"
+
+
+async def test_a_page_without_series_of_the_engine_is_told():
+    taken = await snapshot(reader({"/metrics": repeat("router_total 1\n")}, ADAPTERS["vllm"]))
+    assert taken.counters is None
+    assert taken.error == "no series of vllm at /metrics"
+
+
+async def test_a_server_without_slots_must_stand_still(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(counters, "EQUAL_SCRAPES_APART_S", 0.01)
+    pages = {"/metrics": repeat("llamacpp:tokens_predicted_total 7\n")}
+    taken = await snapshot(reader(pages, ADAPTERS["llamacpp"]))
+    assert taken.quiet is None
+    assert taken.counters is not None
+
+
+async def test_an_unknown_server_that_says_idle_must_stand_still_too(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(counters, "EQUAL_SCRAPES_APART_S", 0.01)
+    idle = "x:num_requests_running 0\nx:num_requests_waiting 0\n"
+    # asked for quiet (1), scraped until equal (1, 4, 4), then the reading itself
+    numbers = (f"x:spec_decode_num_drafts_total {n}\n{idle}" for n in (1, 1, 4, 4, 4))
+    taken = await snapshot(reader({"/metrics": numbers}, ADAPTERS["openai"]))
+    assert taken.quiet is True
+    assert taken.counters is not None
+    assert taken.counters.drafts == 4

@@ -205,7 +205,7 @@ def test_plain_steps_follow_from_the_passes_of_requests_that_ran_alone():
 def test_counted_plain_steps_are_not_derived_again():
     counted = CountersDelta(drafts=3, plain_steps=2, decode_calls=99)
     assert measures.with_plain_steps(counted, requests=1) is counted
-    without_rounds = CountersDelta(drafts=0, decode_calls=9)
+    without_rounds = CountersDelta(drafts=None, decode_calls=9)
     assert measures.with_plain_steps(without_rounds, requests=1).plain_steps is None
 
 

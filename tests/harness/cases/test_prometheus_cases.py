@@ -429,7 +429,9 @@ LLAMACPP_GAINS: Mapping[str, Mapping[str, float]] = {
         spec_decode_num_draft_tokens=280,
         spec_decode_num_accepted_tokens=100,
     ),
-    "B71": llamacpp(tokens_predicted_total=512, tokens_predicted_seconds_total=16.0),
+    "B71": llamacpp(
+        tokens_predicted_total=512, tokens_predicted_seconds_total=16.0, n_decode_total=512
+    ),
     "B75": {
         **llamacpp(
             tokens_predicted_total=5,
@@ -450,7 +452,7 @@ LLAMACPP_GAINS: Mapping[str, Mapping[str, float]] = {
 def on_llamacpp(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """Each case alone, then each once more as a wave of one, whose counters are a repetition's."""
     server = CountingServer(
-        {"nothing": llamacpp(tokens_predicted_total=3), **LLAMACPP_GAINS},
+        {"nothing": llamacpp(tokens_predicted_total=3, n_decode_total=3), **LLAMACPP_GAINS},
         always="llamacpp:predicted_tokens_seconds 0\nllamacpp:n_busy_slots_per_decode -nan\n",
     )
     return measure(
