@@ -2,9 +2,10 @@
 
 Prompts come from the training side of the split, with seeds the target never trained on. A batch
 holds prompts of one length, so no row is padded and every row computes what serving computes.
-Writes `answers_<kind>.pt` into the work directory.
+Writes `answers_<kind>.<part>.pt` into the work directory; another part asks other questions.
 
     python -m engines.demo.train.generate --work build/demo --minutes 9
+    python -m engines.demo.train.generate --work build/demo --minutes 9 --part 1
 """
 
 import argparse
@@ -37,7 +38,7 @@ from engines.dflash2.cache import KVCache
 from engines.dflash2.target import Qwen3ForCausalLM
 from engines.dflash2.weights import load_target
 
-FIRST_NUMBER = 1_000_000  # far behind the documents that trained the target
+PART_NUMBERS = 1_000_000  # a part's seeds; far behind the documents that trained the target
 BATCH = 64
 MAX_ANSWER_TOKENS = 400
 PACKAGE_SHARE = 0.25  # of the prose prompts
@@ -117,11 +118,11 @@ def answer(
     )
 
 
-def prompts(kind: str) -> Iterator[Document]:
+def prompts(kind: str, part: int) -> Iterator[Document]:
     """Endless fresh questions of a kind, a share of the prose ones about packages."""
-    random = Random(f"{SEED}:drafter:{kind}")
+    random = Random(f"{SEED}:drafter:{kind}:{part}" if part else f"{SEED}:drafter:{kind}")
     packages = package_documents("train") if kind == "prose" else []
-    for number in count(FIRST_NUMBER):
+    for number in count((part + 1) * PART_NUMBERS):
         if packages and random.random() < PACKAGE_SHARE:
             yield random.choice(packages)
         else:
@@ -129,9 +130,9 @@ def prompts(kind: str) -> Iterator[Document]:
             yield (generated_long if long else generated)(kind, "train", number)
 
 
-def batches(kind: str, tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
+def batches(kind: str, part: int, tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
     """Batches of prompts that have the same number of tokens."""
-    source = prompts(kind)
+    source = prompts(kind, part)
     by_length: dict[int, list[list[int]]] = defaultdict(list)
     while True:
         texts = [demo_tokenizer.question(next(source)) for _ in range(PROMPTS_AT_A_TIME)]
@@ -150,6 +151,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--target", type=Path, default=TARGET)
     parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -161,11 +163,11 @@ def main() -> None:
     }
     for kind in KINDS:
         began_s, found = time.monotonic(), []
-        for rows in batches(kind, tokenizer):
+        for rows in batches(kind, options.part, tokenizer):
             found.append(answer(target, rows, stop))
             if time.monotonic() - began_s > options.minutes * 60 / len(KINDS):
                 break
-        torch.save(found, options.work / f"answers_{kind}.pt")
+        torch.save(found, options.work / f"answers_{kind}.{options.part}.pt")
         num = sum(int((a.num_tokens - a.num_prompt).sum()) for a in found)
         rows_of = sum(len(a.num_tokens) for a in found)
         print(json.dumps({"kind": kind, "answers": rows_of, "answer_tokens": num}), flush=True)

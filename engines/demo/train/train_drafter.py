@@ -166,8 +166,14 @@ def rate(step: int, steps: int) -> float:
 
 def load_answers(work: Path) -> list[list[Answers]]:
     """The batches of answers of each kind."""
-    paths = [work / f"answers_{kind}.pt" for kind in KINDS]
-    return [torch.load(path, weights_only=False, mmap=True) for path in paths]
+    return [
+        [
+            answers
+            for path in sorted(work.glob(f"answers_{kind}.*.pt"))
+            for answers in torch.load(path, weights_only=False, mmap=True)
+        ]
+        for kind in KINDS
+    ]
 
 
 def gradient(
