@@ -15,7 +15,7 @@ from typing import Any
 from engines.dflash2.config import ModelError
 
 LENGTH_BYTES = 8  # of the header's length, little endian, at the start
-MAX_HEADER_BYTES = 100_000_000  # the format's own limit; a pickle's first bytes mean far more
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1,
     "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -23,7 +23,8 @@ ITEM_BYTES = {
     "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
 METADATA = "__metadata__"
-PICKLES = {b"PK": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
+# First bytes of what is often called model.safetensors by mistake. As a length they are enormous.
+FOREIGN = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +89,11 @@ def encode_header(tensors: Iterable[Tensor]) -> bytes:
 def _read(path: Path, descriptor: int) -> TensorFile:
     num_bytes = os.fstat(descriptor).st_size
     start = os.pread(descriptor, LENGTH_BYTES, 0)
-    for magic, what in PICKLES.items():
-        if start.startswith(magic) and (magic == b"PK" or start[1:2] in b"\x02\x03\x04\x05"):
-            raise ModelError(f"{path}: is {what}, not safetensors; save the weights as safetensors")
     header_bytes = int.from_bytes(start, "little")
     if len(start) < LENGTH_BYTES or header_bytes > num_bytes - LENGTH_BYTES:
+        for magic, what in FOREIGN.items():
+            if start.startswith(magic):
+                raise ModelError(f"{path}: is {what}, not safetensors; save it as safetensors")
         raise _error(
             path,
             f"its header is said to have {header_bytes} bytes, but the file has {num_bytes} in all",

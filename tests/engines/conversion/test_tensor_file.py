@@ -98,6 +98,13 @@ def test_pickles_are_called_by_their_name(tmp_path: Path) -> None:
         read_tensor_file(path)
 
 
+def test_a_header_whose_length_looks_like_a_pickle_is_a_header(tmp_path: Path) -> None:
+    header = b"{}" + b" " * (0x0280 - 2)  # pickles of protocol 2 begin with the bytes 80 02
+    path = written(tmp_path / "f", header)
+    assert path.read_bytes().startswith(b"\x80\x02")
+    assert read_tensor_file(path).tensors == ()
+
+
 def test_a_loop_of_links_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "f").symlink_to(tmp_path / "g")
     (tmp_path / "g").symlink_to(tmp_path / "f")
