@@ -4,6 +4,8 @@ One module serves both models: the target's rows attend to the past, the drafter
 window around it. The difference is in the keys they are given and in the mask, nowhere else.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,7 +17,10 @@ from engines.dflash2.layers import RMSNorm, rotate
 class Attention(nn.Module):
     """Queries, keys and values with a norm per head, rotary positions, and the way back."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(
+        self, config: TransformerConfig, norm: Callable[[int, float], nn.Module] = RMSNorm
+    ) -> None:
+        """norm: makes the norm of a head's queries and of its keys."""
         super().__init__()
         self.head_dim = config.head_dim
         query_size = config.num_attention_heads * config.head_dim
@@ -24,8 +29,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, key_value_size, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, key_value_size, bias=False)
         self.o_proj = nn.Linear(query_size, config.hidden_size, bias=False)
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.q_norm = norm(config.head_dim, config.rms_norm_eps)
+        self.k_norm = norm(config.head_dim, config.rms_norm_eps)
 
     def queries(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """x: [batch, length, hidden] -> [batch, heads, length, head_dim]."""
@@ -36,20 +41,38 @@ class Attention(nn.Module):
         keys = rotate(self.k_norm(self._heads(self.k_proj(x))).transpose(1, 2), rotation)
         return keys, self._heads(self.v_proj(x)).transpose(1, 2)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """-> [batch, length, hidden]. mask: see `additive_mask`; None: the plain causal rule."""
-        attended = F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=mask is None and queries.shape[-2] > 1,
-            enable_gqa=True,
-        )
-        return self.o_proj(attended.transpose(1, 2).flatten(-2))
+    def attend(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        gate: Tensor | None = None,
+    ) -> Tensor:
+        """`attention`, then the way back: -> [batch, length, hidden].
+
+        gate: [batch, length, heads * head_dim], multiplies what the heads found; None: by 1.
+        """
+        attended = attention(queries, keys, values, mask).transpose(1, 2).flatten(-2)
+        return self.o_proj(attended if gate is None else attended * gate)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim))
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(q k / sqrt(head_dim) + mask) v; each key-value head serves neighbouring query heads.
+
+    All [batch, heads, length, head_dim]; mask: see `additive_mask`; None: the plain causal rule.
+    """
+    return F.scaled_dot_product_attention(
+        queries,
+        keys,
+        values,
+        attn_mask=mask,
+        is_causal=mask is None and queries.shape[-2] > 1,
+        enable_gqa=True,
+    )
 
 
 def sees_past(query_positions: Tensor, key_positions: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""All state of a sequence: the target's keys and values, and the drafter's window of context.
+"""All state of a sequence: what the target's layers remember, and the drafter's window of context.
 
 Knows shapes and lengths, not what the numbers mean. The target's cache can be rolled back,
 because it is filled with rows that verification may reject; the drafter's never needs to,
@@ -8,7 +8,8 @@ because only accepted tokens enter it.
 import torch
 from torch import Tensor
 
-from engines.dflash2.config import DrafterConfig, TransformerConfig
+from engines.dflash2.config import DrafterConfig, HybridTargetConfig, TransformerConfig
+from engines.dflash2.deltanet import DeltaState
 
 
 class KVCache:
@@ -22,7 +23,7 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> None:
         shape = (
-            config.num_hidden_layers,
+            config.num_attention_layers,
             1,  # batch
             config.num_key_value_heads,
             num_rows,
@@ -60,6 +61,71 @@ class KVCache:
 
     def reset(self) -> None:
         self.length = 0
+
+
+class HybridCache(KVCache):
+    """Keys and values of a qwen3_5 target's attention layers, and the states of its other layers.
+
+    Only rows of the last pass can be rolled back, and only if they were from two to `CHUNK_ROWS`:
+    a recurrent state cannot be cut like keys and values, see `deltanet`.
+    """
+
+    def __init__(
+        self,
+        config: HybridTargetConfig,
+        num_rows: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(config, num_rows, dtype, device)
+        attending = [n for n, kind in enumerate(config.layer_types) if kind == "full_attention"]
+        self._place = {layer: place for place, layer in enumerate(attending)}
+        self._states = {
+            layer: new_delta_state(config, 1, dtype, device)
+            for layer, kind in enumerate(config.layer_types)
+            if kind == "linear_attention"
+        }
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        return super().append(self._place[layer], keys, values)
+
+    def delta_state(self, layer: int) -> DeltaState:
+        return self._states[layer]
+
+    def roll_back(self, length: int) -> None:
+        num_dropped = self.length - length
+        num_pending = min((state.num_pending for state in self._states.values()), default=0)
+        if self._states and num_dropped > num_pending:
+            raise IndexError(
+                f"cannot roll back to {length}: of the {self.length} rows held, the last "
+                f"{num_pending} can be taken back"
+            )
+        super().roll_back(length)
+        for state in self._states.values():
+            state.keep(state.num_pending - num_dropped)
+
+    def reset(self) -> None:
+        super().reset()
+        for state in self._states.values():
+            state.reset()
+
+
+def new_delta_state(
+    config: HybridTargetConfig,
+    batch_size: int,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> DeltaState:
+    """The state of one layer before any row. S is float32 whatever the activations are."""
+    heads = (config.linear_num_value_heads, config.linear_key_head_dim)
+    wide = torch.promote_types(dtype, torch.float32)
+    num_rows = config.linear_conv_kernel_dim - 1
+    return DeltaState(
+        S=torch.zeros(batch_size, *heads, config.linear_value_head_dim, dtype=wide, device=device),
+        convolved=torch.zeros(
+            batch_size, num_rows, config.linear_channels, dtype=dtype, device=device
+        ),
+    )
 
 
 class ContextRing:

@@ -8,9 +8,14 @@ error, never a key that is ignored.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-TARGET_ARCHITECTURE = "Qwen3ForCausalLM"
+TARGET_ARCHITECTURES = (
+    "Qwen3ForCausalLM",
+    "LlamaForCausalLM",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+)
 DRAFTER_ARCHITECTURE = "DFlash2DraftModel"
 AFFINE_Q8 = {"bits": 8, "group_size": 64, "mode": "affine"}  # the quantisation of drafters
 DEFAULT_BLOCK_SIZE = 16  # the reference's default, when neither place names a block size
@@ -23,7 +28,7 @@ class ModelError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """The numbers that a qwen3 target and a DFlash 2 drafter both have."""
+    """The numbers that every target and a DFlash 2 drafter have."""
 
     vocab_size: int
     hidden_size: int
@@ -37,12 +42,61 @@ class TransformerConfig:
     rope_theta: float
     dtype: str | None  # of the file, None where it names none; computing may use another
 
+    @property
+    def rotary_dim(self) -> int:
+        """Channels of a head that carry its position."""
+        return self.head_dim
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers with keys and values."""
+        return self.num_hidden_layers
+
+
+ModelType = Literal["qwen3", "llama", "qwen3_5"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig(TransformerConfig):
-    """A dense qwen3 target."""
+    """A target; this class alone: a dense one, whose layers are all attention."""
 
+    model_type: ModelType = "qwen3"
     tie_word_embeddings: bool
+    fp8_block: tuple[int, int] | None = None  # rows, columns that share a scale; None: no FP8
+
+
+LayerKind = Literal["linear_attention", "full_attention"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridTargetConfig(TargetConfig):
+    """A qwen3_5 target: some layers are Gated DeltaNet ("linear attention"), some attention."""
+
+    model_type: ModelType = "qwen3_5"
+    layer_types: tuple[LayerKind, ...]
+    partial_rotary_factor: float
+    linear_num_key_heads: int
+    linear_num_value_heads: int
+    linear_key_head_dim: int
+    linear_value_head_dim: int
+    linear_conv_kernel_dim: int
+
+    @property
+    def rotary_dim(self) -> int:
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    @property
+    def num_attention_layers(self) -> int:
+        return self.layer_types.count("full_attention")
+
+    @property
+    def linear_value_size(self) -> int:
+        return self.linear_num_value_heads * self.linear_value_head_dim
+
+    @property
+    def linear_channels(self) -> int:
+        """Queries, keys and values together."""
+        return 2 * self.linear_num_key_heads * self.linear_key_head_dim + self.linear_value_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,19 +123,19 @@ class DrafterConfig(TransformerConfig):
 
 
 def load_target_config(folder: Path | str) -> TargetConfig:
-    """Read the config.json of a dense qwen3 target."""
+    """Read the config.json of a target."""
     file = _ConfigFile.read(Path(folder))
-    file.expect("architectures", [TARGET_ARCHITECTURE])
-    file.expect("model_type", "qwen3")
-    if file.values.get("use_sliding_window"):
-        raise file.error("use_sliding_window", "this engine's target attends to all positions")
-    for kind in file.values.get("layer_types") or ():
-        if kind != "full_attention":
-            raise file.error("layer_types", f"this engine has no target layer of kind {kind!r}")
-    return TargetConfig(
-        **_transformer_values(file),
-        tie_word_embeddings=file.flag("tie_word_embeddings", default=False),
-    )
+    match file.values.get("architectures"):
+        case ["Qwen3ForCausalLM"]:
+            return _dense_config(file, "qwen3")
+        case ["LlamaForCausalLM"]:
+            return _dense_config(_with_head_dim(file), "llama")
+        case ["Qwen3_5ForCausalLM"]:
+            return _hybrid_config(file)
+        case ["Qwen3_5ForConditionalGeneration"]:
+            return _hybrid_config(_text_part(file))
+    known = ", ".join(TARGET_ARCHITECTURES)
+    raise file.error("architectures", f"this engine's targets are {known}")
 
 
 def load_drafter_config(folder: Path | str) -> DrafterConfig:
@@ -190,10 +244,108 @@ class _ConfigFile:
         return value
 
 
+def _dense_config(file: _ConfigFile, model_type: ModelType) -> TargetConfig:
+    file.expect("model_type", model_type)
+    if file.values.get("use_sliding_window"):
+        raise file.error("use_sliding_window", "this engine's target attends to all positions")
+    for kind in file.values.get("layer_types") or ():
+        if kind != "full_attention":
+            raise file.error("layer_types", f"{model_type} has no layer of kind {kind!r}")
+    if file.flag("mlp_bias", default=False):
+        raise file.error("mlp_bias", "this engine's projections have no bias")
+    _expect_whole_heads_to_turn(file)
+    return TargetConfig(
+        **_transformer_values(file),
+        model_type=model_type,
+        tie_word_embeddings=file.flag("tie_word_embeddings", default=False),
+        fp8_block=_fp8_block(file),
+    )
+
+
+def _with_head_dim(file: _ConfigFile) -> _ConfigFile:
+    """Llama's files leave head_dim out where the heads divide the hidden size among themselves."""
+    head_dim = file.integer("hidden_size") // file.integer("num_attention_heads")
+    return _ConfigFile(path=file.path, values={"head_dim": head_dim, **file.values})
+
+
+def _text_part(file: _ConfigFile) -> _ConfigFile:
+    """The text model inside one that also sees; what both say, the inner one says last."""
+    file.expect("model_type", "qwen3_5")
+    outer = {
+        key: file.values[key]
+        for key in ("quantization_config", "quantization", "tie_word_embeddings", "dtype")
+        if key in file.values
+    }
+    return _ConfigFile(path=file.path, values={**outer, **file.section("text_config")})
+
+
+def _hybrid_config(file: _ConfigFile) -> HybridTargetConfig:
+    file.expect("model_type", "qwen3_5_text")
+    for key, only in (("attn_output_gate", True), ("mamba_ssm_dtype", "float32")):
+        if file.values.get(key, only) != only:
+            raise file.error(key, f"this engine runs only {only!r} here")
+    num_key_heads = file.integer("linear_num_key_heads")
+    num_value_heads = file.integer("linear_num_value_heads")
+    if num_value_heads % num_key_heads:
+        raise file.error(
+            "linear_num_value_heads", f"linear_num_key_heads {num_key_heads} must divide it"
+        )
+    config = HybridTargetConfig(
+        **_transformer_values(file),
+        tie_word_embeddings=file.flag("tie_word_embeddings", default=False),
+        fp8_block=_fp8_block(file),
+        layer_types=_layer_types(file),
+        partial_rotary_factor=_rope(file).number("partial_rotary_factor", default=0.25),
+        linear_num_key_heads=num_key_heads,
+        linear_num_value_heads=num_value_heads,
+        linear_key_head_dim=file.integer("linear_key_head_dim"),
+        linear_value_head_dim=file.integer("linear_value_head_dim"),
+        linear_conv_kernel_dim=file.integer("linear_conv_kernel_dim", at_least=2),
+    )
+    if config.rotary_dim < 2 or config.rotary_dim % 2:
+        raise file.error("head_dim", f"{config.rotary_dim} of its channels would turn in pairs")
+    return config
+
+
+def _layer_types(file: _ConfigFile) -> tuple[LayerKind, ...]:
+    """The kinds as listed, or by the older key: every so many layers one of full attention."""
+    num_layers = file.integer("num_hidden_layers")
+    kinds = file.values.get("layer_types")
+    if kinds is None:
+        interval = file.integer("full_attention_interval", default=4)
+        return tuple(
+            "full_attention" if number % interval == 0 else "linear_attention"
+            for number in range(1, num_layers + 1)
+        )
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != num_layers
+        or not set(kinds) <= {"full_attention", "linear_attention"}
+    ):
+        raise file.error(
+            "layer_types", f"{num_layers} of 'linear_attention' and 'full_attention' are needed"
+        )
+    return tuple(kinds)
+
+
+def _fp8_block(file: _ConfigFile) -> tuple[int, int] | None:
+    """Rows and columns of a weight that share a scale, where the file says it is FP8."""
+    key = "quantization_config"
+    if file.values.get(key) is None:
+        return None
+    said = _ConfigFile(path=file.path, values=file.section(key))
+    said.expect("quant_method", "fp8")
+    if said.values.get("fmt", "e4m3") != "e4m3":
+        raise said.error("fmt", "this engine reads e4m3 only")
+    match said.values.get("weight_block_size"):
+        case [int(rows), int(columns)] if rows > 0 and columns > 0:
+            return rows, columns
+    raise said.error("weight_block_size", "two whole numbers, rows and columns, are needed")
+
+
 def _transformer_values(file: _ConfigFile) -> dict[str, Any]:
-    for key in ("quantization", "quantization_config"):
-        if file.values.get(key) is not None:
-            raise file.error(key, "this engine reads unquantised checkpoints only")
+    if file.values.get("quantization") is not None:
+        raise file.error("quantization", "this engine reads unquantised checkpoints only")
     if file.flag("attention_bias", default=False):
         raise file.error("attention_bias", "this engine's projections have no bias")
     file.expect("hidden_act", "silu")
@@ -213,23 +365,30 @@ def _transformer_values(file: _ConfigFile) -> dict[str, Any]:
         "head_dim": file.integer("head_dim"),
         "max_position_embeddings": file.integer("max_position_embeddings"),
         "rms_norm_eps": file.number("rms_norm_eps"),
-        "rope_theta": _rope_theta(file),
+        "rope_theta": _rope(file).number("rope_theta"),
         "dtype": file.values.get("dtype", file.values.get("torch_dtype")),
     }
 
 
-def _rope_theta(file: _ConfigFile) -> float:
+def _rope(file: _ConfigFile) -> _ConfigFile:
     """transformers 5 writes rope_parameters, transformers 4 rope_theta and rope_scaling."""
     key = "rope_parameters" if file.values.get("rope_parameters") is not None else "rope_scaling"
     rope = file.section(key) if file.values.get(key) is not None else {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         raise file.error(key, "this engine has only the default rotary positions")
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise file.error(key, "this engine rotates whole heads only")
-    return _ConfigFile(path=file.path, values={**file.values, **rope}).number("rope_theta")
+    return _ConfigFile(path=file.path, values={**file.values, **rope})
+
+
+def _expect_whole_heads_to_turn(file: _ConfigFile) -> None:
+    if _rope(file).number("partial_rotary_factor", default=1.0) != 1.0:
+        key = "rope_parameters" if "rope_parameters" in file.values else "partial_rotary_factor"
+        raise file.error(key, "this model rotates whole heads only")
 
 
 def _refuse_what_the_engine_lacks(file: _ConfigFile) -> None:
+    _expect_whole_heads_to_turn(file)
+    if file.values.get("quantization_config") is not None:
+        raise file.error("quantization_config", "this engine has no such drafter")
     draft = _ConfigFile(path=file.path, values={**file.values, **file.section("dflash_config")})
     if draft.flag("sample_from_anchor", default=False):
         raise draft.error("sample_from_anchor", "in DFlash 2 the anchor's row proposes nothing")

@@ -15,7 +15,7 @@ from torch import Tensor
 from engines.dflash2.cache import KVCache
 from engines.dflash2.sampling import SamplingParams, accept, generators
 from engines.dflash2.selector import Draft
-from engines.dflash2.target import Qwen3ForCausalLM
+from engines.dflash2.target import Target
 
 PREFILL_CHUNK_TOKENS = 512  # bounds the attention mask and the features held at once
 
@@ -67,7 +67,7 @@ class LengthError(ValueError):
 
 
 def generate(
-    target: Qwen3ForCausalLM,
+    target: Target,
     drafter: Drafter | None,
     prompt_ids: Sequence[int],
     *,
@@ -102,7 +102,7 @@ def generate(
     )
 
 
-def new_cache(target: Qwen3ForCausalLM, drafter: Drafter | None, kv_len: int) -> KVCache:
+def new_cache(target: Target, drafter: Drafter | None, kv_len: int) -> KVCache:
     """A cache for sequences of up to kv_len tokens."""
     limit = target.config.max_position_embeddings
     if not 1 <= kv_len <= limit:
@@ -134,7 +134,7 @@ def check_fit(num_prompt_tokens: int, max_tokens: int, kv_len: int) -> None:
 
 @torch.inference_mode()
 def _decode(
-    target: Qwen3ForCausalLM,
+    target: Target,
     drafter: Drafter | None,
     prompt_ids: Sequence[int],
     *,

@@ -12,7 +12,7 @@ from engines.dflash2.cache import ContextRing
 from engines.dflash2.config import MAX_BLOCK_SIZE, DrafterConfig
 from engines.dflash2.layers import MLP, GroupedDynamicConv, RMSNorm, Rotary, convolve
 from engines.dflash2.selector import CandidateSelector, Draft
-from engines.dflash2.target import Qwen3ForCausalLM
+from engines.dflash2.target import Target
 
 
 class BlockAttention(Attention):
@@ -124,7 +124,7 @@ class DFlash2Drafter:
     def __init__(
         self,
         model: DFlash2DraftModel,
-        target: Qwen3ForCausalLM,
+        target: Target,
         *,
         num_proposals: int | None = None,
     ) -> None:

@@ -21,6 +21,28 @@ class RMSNorm(nn.Module):
         return self.weight * F.rms_norm(wide, self.weight.shape, eps=self.eps).to(x.dtype)
 
 
+class OffsetRMSNorm(nn.Module):
+    """(1 + w) * x / rms(x), as qwen3_5 stores it: all in at least float32, then cast back."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        weight = 1 + self.weight.to(wide)
+        return F.rms_norm(x.to(wide), self.weight.shape, weight, self.eps).to(x.dtype)
+
+
+class GatedRMSNorm(RMSNorm):
+    """w * x / rms(x) * silu(gate), the gate in at least float32."""
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:  # type: ignore[override]
+        wide = gate.to(torch.promote_types(gate.dtype, torch.float32))
+        return (super().forward(x) * F.silu(wide)).to(x.dtype)
+
+
 class Rotary(nn.Module):
     """Tables of the rotary embedding: channel i of a head turns together with i + head_dim / 2.
 
@@ -48,8 +70,15 @@ class Rotary(nn.Module):
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """x: [batch, heads, length, head_dim], turned by the angles of its positions."""
+    """x: [batch, heads, length, head_dim], turned by the angles of its positions.
+
+    Where the tables are narrower than a head, its first channels are turned and the rest is kept.
+    """
     cos, sin = rotation
+    num_turned = cos.shape[-1]
+    if num_turned < x.shape[-1]:
+        turned, kept = x[..., :num_turned], x[..., num_turned:]
+        return torch.cat((rotate(turned, rotation), kept), -1)
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 

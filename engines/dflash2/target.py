@@ -1,10 +1,11 @@
-"""The target: a dense qwen3 model, in the checkpoint's own vocabulary.
+"""The target: what the engine asks of it, and the two kinds whose layers are all attention.
 
 It decides every token; the drafter only borrows its embedding, its head and its features. Knows
-nothing of drafting except that somebody may want to tap its layers.
+nothing of drafting except that somebody may want to tap its layers. A target with another kind
+of layer, qwen3_5, stands in a file of its own and changes nothing here.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,8 @@ from engines.dflash2.attention import Attention, additive_mask, sees_past
 from engines.dflash2.cache import KVCache
 from engines.dflash2.config import MAX_BLOCK_SIZE, TargetConfig
 from engines.dflash2.layers import MLP, RMSNorm, Rotary
+
+Norm = Callable[[int, float], nn.Module]  # makes a norm of a size with an epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +43,17 @@ class CausalAttention(Attention):
         return self.attend(self.queries(x, rotation), keys, values, mask)
 
 
-class Qwen3DecoderLayer(nn.Module):
-    def __init__(self, config: TargetConfig) -> None:
+class DecoderLayer(nn.Module):
+    """Rows look at each other, then each goes through the MLP; both add to the residual stream.
+
+    How they look at each other is a subclass's `mix`, under the name that the file gives it.
+    """
+
+    def __init__(self, config: TargetConfig, norm: Norm = RMSNorm) -> None:
         super().__init__()
-        self.self_attn = CausalAttention(config)
         self.mlp = MLP(config.hidden_size, config.intermediate_size)
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = norm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = norm(config.hidden_size, config.rms_norm_eps)
 
     def forward(
         self,
@@ -56,22 +63,50 @@ class Qwen3DecoderLayer(nn.Module):
         cache: KVCache | None,
         layer: int,
     ) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotation, mask, cache, layer)
+        x = x + self.mix(self.input_layernorm(x), rotation, mask, cache, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
 
+    def mix(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: KVCache | None,
+        layer: int,
+    ) -> Tensor:
+        raise NotImplementedError
 
-class Qwen3Model(nn.Module):
+
+class AttentionLayer(DecoderLayer):
+    def __init__(
+        self, config: TargetConfig, self_attn: CausalAttention, norm: Norm = RMSNorm
+    ) -> None:
+        super().__init__(config, norm)
+        self.self_attn = self_attn
+
+    def mix(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: KVCache | None,
+        layer: int,
+    ) -> Tensor:
+        return self.self_attn(x, rotation, mask, cache, layer)
+
+
+class Decoder(nn.Module):
     """Embedding, layers and final norm; named so that parameters are called as in the file."""
 
-    def __init__(self, config: TargetConfig) -> None:
+    def __init__(
+        self, config: TargetConfig, layers: Iterable[DecoderLayer], norm: Norm = RMSNorm
+    ) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Qwen3DecoderLayer(config) for _ in range(config.num_hidden_layers)
-        )
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm(config.hidden_size, config.rms_norm_eps)
         self.rotary = Rotary(
-            config.head_dim, config.rope_theta, config.max_position_embeddings + MAX_BLOCK_SIZE
+            config.rotary_dim, config.rope_theta, config.max_position_embeddings + MAX_BLOCK_SIZE
         )
 
     def forward(
@@ -92,11 +127,13 @@ class Qwen3Model(nn.Module):
         return TargetOutput(hidden=self.norm(x), features=torch.cat(taps, -1) if taps else None)
 
 
-class Qwen3ForCausalLM(nn.Module):
-    def __init__(self, config: TargetConfig) -> None:
+class Target(nn.Module):
+    """A causal language model, run on top of a cache; what its layers do is its own business."""
+
+    def __init__(self, config: TargetConfig, model: Decoder) -> None:
         super().__init__()
         self.config = config
-        self.model = Qwen3Model(config)
+        self.model = model
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
@@ -134,6 +171,31 @@ class Qwen3ForCausalLM(nn.Module):
     def new_cache(self, num_rows: int) -> KVCache:
         weight = self.embedding_weight
         return KVCache(self.config, num_rows, weight.dtype, weight.device)
+
+
+class Qwen3ForCausalLM(Target):
+    """Dense qwen3: grouped-query attention with a norm per head."""
+
+    def __init__(self, config: TargetConfig) -> None:
+        layers = [
+            AttentionLayer(config, CausalAttention(config)) for _ in range(config.num_hidden_layers)
+        ]
+        super().__init__(config, Decoder(config, layers))
+
+
+class LlamaForCausalLM(Target):
+    """Llama: as qwen3, without a norm per head."""
+
+    def __init__(self, config: TargetConfig) -> None:
+        layers = [
+            AttentionLayer(config, CausalAttention(config, norm=_no_norm))
+            for _ in range(config.num_hidden_layers)
+        ]
+        super().__init__(config, Decoder(config, layers))
+
+
+def _no_norm(size: int, eps: float) -> nn.Module:
+    return nn.Identity()
 
 
 def _mask(positions: Tensor, num_past: int, dtype: torch.dtype) -> Tensor | None:

@@ -4,44 +4,79 @@ A tensor that a loader skips costs no error and half the acceptance (an engine t
 selector drafts like DFlash 1), so the inventory must be exact. Knows no model's arithmetic.
 """
 
-import json
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from engines.dflash2.checkpoint import FLOATS, SCALE_SUFFIX, Checkpoint, open_checkpoint
 from engines.dflash2.config import (
     ModelError,
+    ModelType,
+    TargetConfig,
     check_pair,
     load_drafter_config,
     load_target_config,
 )
 from engines.dflash2.drafter import DFlash2Drafter, DFlash2DraftModel
 from engines.dflash2.quantized import as_computed, quantize_matrices
-from engines.dflash2.target import Qwen3ForCausalLM
+from engines.dflash2.qwen3_5 import Qwen3_5ForCausalLM
+from engines.dflash2.target import LlamaForCausalLM, Qwen3ForCausalLM, Target
 
+TARGETS: dict[ModelType, Callable[[Any], Target]] = {
+    "qwen3": Qwen3ForCausalLM,
+    "llama": LlamaForCausalLM,
+    "qwen3_5": Qwen3_5ForCausalLM,
+}
+# Parts of a published qwen3_5 that this engine leaves out on purpose.
+SKIPPED = {"model.visual.": "of the vision tower (text only)", "mtp.": "of the MTP head"}
+TEXT_PREFIX = "model.language_model."  # what a model that also sees calls its text part
+WIDE = (".A_log", ".dt_bias")  # decays are exponentials of these: never below float32
+SECONDS_BETWEEN_LINES = 1.0
 MAX_NAMES_SHOWN = 8
 FLOATING_DTYPES = (torch.float32, torch.float64, torch.bfloat16)  # float16 overflows in the drafter
 
 
-def load_target(folder: Path | str, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
-    """A dense qwen3 target, its weights cast to the dtype it shall compute in."""
+def _say_on_stderr(text: str) -> None:
+    print(f"[dflash2-load] {text}", file=sys.stderr, flush=True)
+
+
+def load_target(
+    folder: Path | str,
+    dtype: torch.dtype = torch.float32,
+    *,
+    device: torch.device | str = "cpu",
+    say: Callable[[str], None] = _say_on_stderr,
+) -> Target:
+    """The target in a folder, its weights in the dtype it shall compute in.
+
+    The inventory is checked before a weight is read. FP8 weights are multiplied out: they save
+    reading, not memory. say: told in words what is skipped and how far reading has come.
+    """
+    folder = Path(folder)
+    _check_computable(dtype)
     config = load_target_config(folder)
     with torch.device("meta"):
-        model = Qwen3ForCausalLM(config)
-    tensors = _read_tensors(Path(folder), dtype)
-    if config.tie_word_embeddings:
-        # Some writers store the tied head once more. It is not used, so it must be no other.
-        _drop_tied_head(tensors, Path(folder))
-    _assign(model, tensors, Path(folder))
-    return model
+        model = TARGETS[config.model_type](config)
+    checkpoint = open_checkpoint(folder)
+    stored = _stored_names(checkpoint, config, say)
+    shapes = {ours: checkpoint.tensors[theirs].shape for ours, theirs in stored.items()}
+    _check_inventory(model, shapes, folder)
+    tensors = {}
+    for name, tensor in _read(checkpoint, stored, dtype, config.fp8_block, say):
+        tensors[name] = tensor.to(device)
+    model.load_state_dict(tensors, assign=True)
+    return model.eval().requires_grad_(False).to(device)
 
 
 def load_drafter(
     folder: Path | str,
-    target: Qwen3ForCausalLM,
+    target: Target,
     dtype: torch.dtype = torch.float32,
     *,
     num_proposals: int | None = None,
@@ -53,11 +88,15 @@ def load_drafter(
         model = DFlash2DraftModel(config)
         if config.is_quantized:
             quantize_matrices(model)
+    checkpoint = open_checkpoint(Path(folder))
     if config.is_quantized:
-        tensors = _read_quantized(Path(folder))
+        tensors = {n: as_computed(n, tensor) for n, tensor in checkpoint.read(checkpoint.tensors)}
     else:
-        tensors = _with_bare_codebooks(_read_tensors(Path(folder), dtype))
+        _check_computable(dtype)
+        _refuse_other_formats(checkpoint, checkpoint.tensors)
+        tensors = _with_bare_codebooks(dict(checkpoint.read(checkpoint.tensors, dtype)))
     _assign(model, tensors, Path(folder))
+    model.to(target.embedding_weight.device)
     return DFlash2Drafter(model, target, num_proposals=num_proposals)
 
 
@@ -71,17 +110,25 @@ def _with_bare_codebooks(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _assign(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Give every parameter its tensor; list what is missing, left over or of another shape."""
+    """Give every parameter its tensor."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    _check_inventory(model, shapes, folder)
+    model.load_state_dict(tensors, assign=True)
+    model.eval().requires_grad_(False)
+
+
+def _check_inventory(model: nn.Module, shapes: dict[str, tuple[int, ...]], folder: Path) -> None:
+    """Raise with a list of what is missing, left over or of another shape."""
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     problems = [
-        *_listed("missing", expected.keys() - tensors.keys()),
-        *_listed("not used by this model", tensors.keys() - expected.keys()),
+        *_listed("missing", expected.keys() - shapes.keys()),
+        *_listed("not used by this model", shapes.keys() - expected.keys()),
         *_listed(
             "of the wrong shape",
             (
-                f"{name} {list(tensors[name].shape)} instead of {list(expected[name])}"
-                for name in expected.keys() & tensors.keys()
-                if tuple(tensors[name].shape) != expected[name]
+                f"{name} {list(shapes[name])} instead of {list(expected[name])}"
+                for name in expected.keys() & shapes.keys()
+                if shapes[name] != expected[name]
             ),
         ),
     ]
@@ -91,8 +138,6 @@ def _assign(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
             + "; ".join(problems)
             + ". Fetch the checkpoint again, or name the folder of the right one."
         )
-    model.load_state_dict(tensors, assign=True)
-    model.eval().requires_grad_(False)
 
 
 def _listed(what: str, names: Iterable[str]) -> list[str]:
@@ -105,63 +150,83 @@ def _listed(what: str, names: Iterable[str]) -> list[str]:
     return [f"{len(ordered)} {what} ({shown})"]
 
 
-def _drop_tied_head(tensors: dict[str, Tensor], folder: Path) -> None:
-    head = tensors.pop("lm_head.weight", None)
-    embedding = tensors.get("model.embed_tokens.weight")
-    if head is not None and embedding is not None and not torch.equal(head, embedding):
+def _stored_names(
+    checkpoint: Checkpoint, config: TargetConfig, say: Callable[[str], None]
+) -> dict[str, str]:
+    """The model's name of each tensor in the files -> the files' name."""
+    for name in checkpoint.ignored_files:
+        say(f"{name} is not named by the index and is ignored")
+    names = list(checkpoint.tensors)
+    if config.model_type == "qwen3_5":
+        for prefix, what in SKIPPED.items():
+            if num_skipped := sum(name.startswith(prefix) for name in names):
+                say(f"skipping {num_skipped} tensors {what}")
+        names = [name for name in names if not name.startswith(tuple(SKIPPED))]
+    scales = {n + SCALE_SUFFIX for n in names if checkpoint.tensors[n].is_fp8}
+    stored = {_without_text_part(name): name for name in names if name not in scales}
+    _refuse_other_formats(checkpoint, stored.values())
+    if config.tie_word_embeddings and "lm_head.weight" in stored:
+        # Some writers store the tied head once more. It is not used, so it must be no other.
+        _check_tied_head(checkpoint, stored)
+        del stored["lm_head.weight"]
+    return stored
+
+
+def _without_text_part(name: str) -> str:
+    return "model." + name.removeprefix(TEXT_PREFIX) if name.startswith(TEXT_PREFIX) else name
+
+
+def _refuse_other_formats(checkpoint: Checkpoint, names: Iterable[str]) -> None:
+    for name in names:
+        if name.startswith("lm_head.weight_"):
+            raise ModelError(
+                f"{checkpoint.folder}: has {name}; this engine and a DFlash 2 drafter need an "
+                "unquantised target head"
+            )
+        tensor = checkpoint.tensors[name]
+        if tensor.dtype not in FLOATS:
+            raise ModelError(
+                f"{tensor.path}: {name} is {tensor.dtype}; this engine reads "
+                f"{', '.join(FLOATS)} here"
+            )
+
+
+def _check_tied_head(checkpoint: Checkpoint, stored: dict[str, str]) -> None:
+    embedding = stored.get("model.embed_tokens.weight")
+    pair = dict(checkpoint.read([stored["lm_head.weight"], embedding or ""], torch.float32))
+    if embedding is not None and not torch.equal(*pair.values()):
         raise ModelError(
-            f"{folder}: config.json says tie_word_embeddings, but lm_head.weight differs from "
-            "model.embed_tokens.weight. Set tie_word_embeddings to false to use the head."
+            f"{checkpoint.folder}: config.json says tie_word_embeddings, but lm_head.weight "
+            "differs from model.embed_tokens.weight. Set tie_word_embeddings to false to use "
+            "the head."
         )
 
 
-def _read_tensors(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
+def _read(
+    checkpoint: Checkpoint,
+    stored: dict[str, str],
+    dtype: torch.dtype,
+    fp8_block: tuple[int, int] | None,
+    say: Callable[[str], None],
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors under the model's names, one after the other, with a line every second."""
+    ours = {theirs: name for name, theirs in stored.items()}
+    total_bytes = sum(checkpoint.tensors[name].num_bytes for name in ours)
+    done_bytes, said_at_s = 0, time.monotonic()
+    wide = [name for name in ours if name.endswith(WIDE)]
+    narrow = [name for name in ours if not name.endswith(WIDE)]
+    wide_dtype = torch.promote_types(dtype, torch.float32)
+    for name, tensor in chain(
+        checkpoint.read(wide, wide_dtype), checkpoint.read(narrow, dtype, fp8_block)
+    ):
+        yield ours[name], tensor
+        done_bytes += checkpoint.tensors[name].num_bytes
+        if time.monotonic() >= said_at_s + SECONDS_BETWEEN_LINES:
+            said_at_s = time.monotonic()
+            percent = 100 * done_bytes // total_bytes
+            say(f"{done_bytes} of {total_bytes} bytes of weights read, {percent} %")
+
+
+def _check_computable(dtype: torch.dtype) -> None:
     if dtype not in FLOATING_DTYPES:
         raise ModelError(f"cannot compute in {dtype}; choose one of {FLOATING_DTYPES}")
-    tensors: dict[str, Tensor] = {}
-    for path in _weight_files(folder):
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - not a dict
-                    tensor = _floating(file.get_tensor(name), name, path)
-                    # A copy, because the tensor is the mapped file itself, which may be replaced
-                    # under a running server.
-                    tensors[name] = tensor.to(dtype, copy=True)
-        except SafetensorError as error:
-            raise ModelError(f"{path}: {error}; fetch the file again") from error
-    return tensors
-
-
-def _read_quantized(folder: Path) -> dict[str, Tensor]:
-    """A converted drafter's tensors: codes, scales and biases as stored, the rest in float32."""
-    tensors: dict[str, Tensor] = {}
-    for path in _weight_files(folder):
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - not a dict
-                    tensors[name] = as_computed(name, file.get_tensor(name)).clone()
-        except SafetensorError as error:
-            raise ModelError(f"{path}: {error}; fetch the file again") from error
-    return tensors
-
-
-def _floating(tensor: Tensor, name: str, path: Path) -> Tensor:
-    if not tensor.is_floating_point():
-        raise ModelError(
-            f"{path}: {name} is {tensor.dtype}; this engine reads unquantised checkpoints only"
-        )
-    return tensor
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """The one file, or the shards that an index names."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        return [single]
-    if not index.is_file():
-        raise ModelError(f"{folder}: has neither {single.name} nor {index.name}")
-    shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    absent = [name for name in shards if not (folder / name).is_file()]
-    if absent:
-        raise ModelError(f"{index}: names files that are not there: {', '.join(absent)}")
-    return [folder / name for name in shards]

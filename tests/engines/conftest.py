@@ -11,9 +11,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from engines.dflash2.config import DrafterConfig, TargetConfig
+from engines.dflash2.config import (
+    DrafterConfig,
+    HybridTargetConfig,
+    TargetConfig,
+    TransformerConfig,
+)
 from engines.dflash2.drafter import DFlash2Drafter, DFlash2DraftModel
-from engines.dflash2.target import Qwen3ForCausalLM
+from engines.dflash2.qwen3_5 import Qwen3_5ForCausalLM
+from engines.dflash2.target import Qwen3ForCausalLM, Target
 
 SHARED_KEYS = (
     "vocab_size",
@@ -41,6 +47,27 @@ TINY_TARGET = TargetConfig(
     rope_theta=10_000.0,
     dtype=None,
     tie_word_embeddings=False,
+)
+TINY_HYBRID = HybridTargetConfig(
+    vocab_size=96,
+    hidden_size=48,
+    intermediate_size=64,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    max_position_embeddings=2048,
+    rms_norm_eps=1e-6,
+    rope_theta=10_000.0,
+    dtype=None,
+    tie_word_embeddings=False,
+    layer_types=("linear_attention", "linear_attention", "linear_attention", "full_attention"),
+    partial_rotary_factor=0.25,
+    linear_num_key_heads=2,
+    linear_num_value_heads=6,
+    linear_key_head_dim=16,
+    linear_value_head_dim=8,
+    linear_conv_kernel_dim=4,
 )
 TINY_DRAFTER = DrafterConfig(
     vocab_size=96,
@@ -71,7 +98,7 @@ TINY_DRAFTER = DrafterConfig(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-    target: Qwen3ForCausalLM
+    target: Target
     drafter: DFlash2Drafter
 
 
@@ -87,6 +114,11 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny_target_config() -> TargetConfig:
     return TINY_TARGET
+
+
+@pytest.fixture(scope="session")
+def tiny_hybrid_config() -> HybridTargetConfig:
+    return TINY_HYBRID
 
 
 @pytest.fixture(scope="session")
@@ -106,10 +138,21 @@ def make_target() -> Callable[..., Qwen3ForCausalLM]:
 
 
 @pytest.fixture(scope="session")
+def make_hybrid() -> Callable[..., Qwen3_5ForCausalLM]:
+    """make_hybrid(seed, **changes): a random hybrid target in float64."""
+
+    def make(seed: int, **changes: Any) -> Qwen3_5ForCausalLM:
+        config = dataclasses.replace(TINY_HYBRID, **changes)
+        return randomised(Qwen3_5ForCausalLM(config), seed)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def make_drafter() -> Callable[..., DFlash2Drafter]:
     """make_drafter(seed, target, **changes): a random drafter in float64."""
 
-    def make(seed: int, target: Qwen3ForCausalLM, **changes: Any) -> DFlash2Drafter:
+    def make(seed: int, target: Target, **changes: Any) -> DFlash2Drafter:
         config = dataclasses.replace(TINY_DRAFTER, **changes)
         return DFlash2Drafter(randomised(DFlash2DraftModel(config), seed), target)
 
@@ -120,6 +163,13 @@ def make_drafter() -> Callable[..., DFlash2Drafter]:
 def tiny_pair(make_target: Any, make_drafter: Any) -> Pair:
     target = make_target(seed=1)
     return Pair(target=target, drafter=make_drafter(seed=2, target=target))
+
+
+@pytest.fixture(scope="session")
+def hybrid_pair(make_hybrid: Any, make_drafter: Any) -> Pair:
+    target = make_hybrid(seed=3)
+    drafter = make_drafter(seed=4, target=target, max_position_embeddings=2048)
+    return Pair(target=target, drafter=drafter)
 
 
 @pytest.fixture
@@ -150,6 +200,32 @@ def target_json() -> dict[str, Any]:
 
 
 @pytest.fixture
+def hybrid_json() -> dict[str, Any]:
+    """The config.json of TINY_HYBRID, as a model that also sees has it."""
+    named = ("linear_", "layer_types", "partial_rotary")
+    text = dataclasses.asdict(TINY_HYBRID)
+    own = {key: value for key, value in text.items() if key.startswith(named)}
+    factor = own.pop("partial_rotary_factor")
+    return {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "tie_word_embeddings": False,
+        "vision_config": {},
+        "text_config": {
+            **_shared_json(TINY_HYBRID),
+            **own,
+            "model_type": "qwen3_5_text",
+            "rope_parameters": {
+                "rope_theta": TINY_HYBRID.rope_theta,
+                "rope_type": "default",
+                "partial_rotary_factor": factor,
+                "mrope_section": [1, 1, 0],
+            },
+        },
+    }
+
+
+@pytest.fixture
 def drafter_json() -> dict[str, Any]:
     """The config.json of TINY_DRAFTER, with the keys of the published one."""
     return {
@@ -172,7 +248,7 @@ def drafter_json() -> dict[str, Any]:
     }
 
 
-def _shared_json(config: TargetConfig | DrafterConfig) -> dict[str, Any]:
+def _shared_json(config: TransformerConfig) -> dict[str, Any]:
     return {
         **{name: getattr(config, name) for name in SHARED_KEYS},
         "model_type": "qwen3",
@@ -190,7 +266,7 @@ def randomised(model: ModelT, seed: int) -> ModelT:
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         if name.endswith("norm.weight"):
-            parameter.copy_(1 + 0.1 * noise)
+            parameter.add_(0.1 * noise)  # to one, or to zero where the norm adds one itself
         elif "embed_tokens" in name or "codebook" in name:
             parameter.copy_(noise)
         elif "base_kernel" in name:

@@ -10,6 +10,7 @@ import pytest
 
 from engines.dflash2.config import (
     DrafterConfig,
+    HybridTargetConfig,
     ModelError,
     TargetConfig,
     check_pair,
@@ -69,6 +70,84 @@ def test_a_target_config_is_read_whole(
 ) -> None:
     config = load_target_config(write(tmp_path, target_json))
     assert config == dataclasses.replace(tiny_target_config, dtype="float32")
+
+
+def test_a_hybrid_config_is_read_from_the_text_part(
+    tmp_path: Path, hybrid_json: Json, tiny_hybrid_config: HybridTargetConfig
+) -> None:
+    config = load_target_config(write(tmp_path, hybrid_json))
+    assert config == dataclasses.replace(tiny_hybrid_config, dtype="float32")
+    text_only = {**hybrid_json["text_config"], "architectures": ["Qwen3_5ForCausalLM"]}
+    assert load_target_config(write(tmp_path, text_only)) == config
+
+
+def test_kinds_of_layers_that_are_not_listed_alternate_by_the_interval(
+    tmp_path: Path, hybrid_json: Json
+) -> None:
+    text = hybrid_json["text_config"]
+    del text["layer_types"]
+    text |= {"num_hidden_layers": 6, "full_attention_interval": 3}
+    config = load_target_config(write(tmp_path, hybrid_json))
+    assert isinstance(config, HybridTargetConfig)
+    linear, full = "linear_attention", "full_attention"
+    assert config.layer_types == (linear, linear, full, linear, linear, full)
+    del text["full_attention_interval"]
+    fourth = load_target_config(write(tmp_path, hybrid_json))
+    assert isinstance(fourth, HybridTargetConfig)
+    assert fourth.layer_types == (linear, linear, linear, full, linear, linear)
+
+
+def test_the_blocks_of_an_fp8_checkpoint_are_read(tmp_path: Path, hybrid_json: Json) -> None:
+    hybrid_json["quantization_config"] = {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "weight_block_size": [128, 128],
+    }
+    assert load_target_config(write(tmp_path, hybrid_json)).fp8_block == (128, 128)
+
+
+WRONG_HYBRIDS: dict[str, tuple[str, object, str]] = {
+    "an unknown kind of layer": ("layer_types", ["mamba"] * 4, "4 of 'linear_attention' and"),
+    "too few kinds": ("layer_types", ["full_attention"], "4 of 'linear_attention' and"),
+    "heads that do not divide": ("linear_num_value_heads", 5, "linear_num_key_heads 2 must divide"),
+    "a convolution of one tap": ("linear_conv_kernel_dim", 1, "whole number of at least 2"),
+    "no gate": ("attn_output_gate", False, "attn_output_gate is False: .* only True"),
+    "narrow states": ("mamba_ssm_dtype", "bfloat16", "mamba_ssm_dtype is 'bfloat16': .* only"),
+    "an odd number of turned channels": (
+        "rope_parameters",
+        {"rope_theta": 1e4, "partial_rotary_factor": 0.2},
+        "head_dim is 16: 3 of its channels would turn in pairs",
+    ),
+    "another model": ("model_type", "qwen3", "model_type is 'qwen3'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_HYBRIDS)
+def test_a_hybrid_this_engine_cannot_run_is_refused(
+    tmp_path: Path, hybrid_json: Json, case: str
+) -> None:
+    key, value, message = WRONG_HYBRIDS[case]
+    hybrid_json["text_config"][key] = value
+    with pytest.raises(ModelError, match=message):
+        load_target_config(write(tmp_path, hybrid_json))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("quant_method", "gptq", "quant_method is 'gptq': .* only 'fp8'"),
+        ("fmt", "e5m2", "fmt is 'e5m2': this engine reads e4m3 only"),
+        ("weight_block_size", None, "weight_block_size is None: two whole numbers"),
+        ("weight_block_size", [128], "weight_block_size is .*: two whole numbers"),
+    ],
+)
+def test_another_quantisation_of_a_target_is_refused(
+    tmp_path: Path, hybrid_json: Json, key: str, value: object, message: str
+) -> None:
+    said = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    hybrid_json["quantization_config"] = {**said, key: value}
+    with pytest.raises(ModelError, match=message):
+        load_target_config(write(tmp_path, hybrid_json))
 
 
 def test_transformers_4_spellings_are_read_too(
@@ -155,7 +234,12 @@ WRONG_DRAFTERS: dict[str, tuple[str, object, str]] = {
     "causal by an old default": ("is_causal", MISSING, "is_causal is missing"),
     "an anchor that proposes": ("sample_from_anchor", True, "sample_from_anchor is True"),
     "scaled values": ("attention_value_scale", 0.5, "attention_value_scale is 0.5"),
-    "quantised": ("quantization", {"bits": 8}, "quantization is .* unquantised"),
+    "quantised otherwise": ("quantization", {"bits": 8}, "quantization is .* drafters have"),
+    "quantised as a target": (
+        "quantization_config",
+        {"bits": 8},
+        "quantization_config is .* no such",
+    ),
     "biases": ("attention_bias", True, "attention_bias is True"),
     "another activation": ("hidden_act", "gelu", "hidden_act is 'gelu'"),
     "heads that do not divide": (
@@ -240,15 +324,15 @@ def test_a_side_file_with_another_mask_embedding_is_refused(
     [
         (
             "architectures",
-            ["LlamaForCausalLM"],
-            "architectures is .*Llama.*: .* only .*'Qwen3ForCausalLM'",
+            ["MistralForCausalLM"],
+            "architectures is .*Mistral.*: .* targets are Qwen3ForCausalLM, Llama",
         ),
         ("architectures", MISSING, "architectures is missing"),
         ("model_type", "qwen3_moe", "model_type is 'qwen3_moe'"),
         ("use_sliding_window", True, "use_sliding_window is True"),
-        ("layer_types", ["linear_attention"], "no target layer of kind 'linear_attention'"),
+        ("layer_types", ["linear_attention"], "qwen3 has no layer of kind 'linear_attention'"),
         ("tie_word_embeddings", "no", "tie_word_embeddings is 'no': true or false"),
-        ("quantization_config", {"quant_method": "fp8"}, "quantization_config is .* unquantised"),
+        ("quantization_config", {"quant_method": "awq"}, "quant_method is 'awq': .* only 'fp8'"),
     ],
 )
 def test_a_target_this_engine_cannot_run_is_refused(

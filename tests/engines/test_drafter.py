@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,8 @@ from engines.dflash2.cache import ContextRing
 from engines.dflash2.config import DrafterConfig, TargetConfig
 from engines.dflash2.drafter import DFlash2Drafter, DFlash2DraftModel
 from engines.dflash2.target import Qwen3ForCausalLM
+
+from .vectors import uniform
 
 SHARED: dict[str, Any] = {
     "vocab_size": 512,
@@ -94,18 +95,6 @@ GOLDEN = (
 )
 FIRST_CANDIDATES = (296, 134, 434, 483, 202, 446, 409, 371, 3, 194, 169, 226, 27, 188, 341, 480)
 # fmt: on
-
-
-def uniform(number: int, shape: tuple[int, ...]) -> Tensor:
-    """The vectors' hash: element i of tensor `number`, in [-1, 1), in uint32 arithmetic."""
-    x = np.arange(int(np.prod(shape)), dtype=np.uint32) * np.uint32(2654435761)
-    x += np.uint32((number + 1) * 2246822519 % 2**32)
-    x ^= x >> np.uint32(15)
-    x *= np.uint32(2246822519)
-    x ^= x >> np.uint32(13)
-    x *= np.uint32(3266489917)
-    x ^= x >> np.uint32(16)
-    return torch.from_numpy((2 * x.astype(np.float64) / 2**32 - 1).reshape(shape))
 
 
 def golden_tensor(number: int, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from engines.dflash2.layers import GroupedDynamicConv, RMSNorm, Rotary, convolve, rotate
+from engines.dflash2.layers import (
+    GatedRMSNorm,
+    GroupedDynamicConv,
+    OffsetRMSNorm,
+    RMSNorm,
+    Rotary,
+    convolve,
+    rotate,
+)
 
 # The published hand vector: hidden 4 in groups of 2, three rows, two taps.
 X = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8], [1, 0, -1, 2]])
@@ -49,6 +57,20 @@ def test_norm_divides_by_the_root_mean_square_and_multiplies_by_the_weight() -> 
     torch.testing.assert_close(norm(torch.tensor([1.0, 7.0])), torch.tensor([0.2, 14.0]))
 
 
+def test_an_offset_norm_multiplies_by_one_more_than_its_weight() -> None:
+    norm = OffsetRMSNorm(2, eps=0.0).requires_grad_(False)
+    norm.weight.copy_(torch.tensor([0.0, 9.0]))
+    torch.testing.assert_close(norm(torch.tensor([1.0, 7.0])), torch.tensor([0.2, 14.0]))
+
+
+def test_a_gated_norm_is_multiplied_by_silu_of_its_gate() -> None:
+    norm = GatedRMSNorm(2, eps=0.0).requires_grad_(False)
+    norm.weight.copy_(torch.tensor([1.0, 10.0]))
+    gated = norm(torch.tensor([1.0, 7.0]), torch.tensor([0.0, math.log(3)]))
+    # silu(0) = 0; silu(ln 3) = ln 3 * 3 / 4
+    torch.testing.assert_close(gated, torch.tensor([0.0, 14 * math.log(3) * 0.75]))
+
+
 def test_norm_of_bfloat16_is_computed_in_float32_and_stays_bfloat16() -> None:
     norm = RMSNorm(4096, eps=1e-6).bfloat16()
     y = norm(torch.full((4096,), 3.0, dtype=torch.bfloat16))  # summed in bfloat16 it would stall
@@ -62,6 +84,13 @@ def test_rotary_turns_channel_i_together_with_channel_i_plus_half() -> None:
     y = rotate(x, rotary(torch.tensor([3]), torch.float32)).flatten().tolist()
     # Angles at position 3: 3 for the pair (0, 2), 3 / 100 ** (2 / 4) = 0.3 for the pair (1, 3).
     assert y == pytest.approx([math.cos(3), -math.sin(0.3), math.sin(3), math.cos(0.3)])
+
+
+def test_a_head_wider_than_the_tables_is_turned_in_its_first_channels_only() -> None:
+    rotary = Rotary(head_dim=2, theta=100.0, num_positions=8)
+    x = torch.tensor([1.0, 0, 5, 6]).view(1, 1, 1, 4)
+    y = rotate(x, rotary(torch.tensor([3]), torch.float32)).flatten().tolist()
+    assert y == pytest.approx([math.cos(3), math.sin(3), 5, 6])
 
 
 def test_rotary_angles_keep_float32_accuracy_when_activations_are_bfloat16() -> None:

@@ -185,7 +185,7 @@ def test_quantised_tensors_are_refused(
 ) -> None:
     target_tensors["model.norm.weight"] = torch.ones(48, dtype=torch.int8)
     folder = write_checkpoint(tmp_path, target_json, target_tensors)
-    with pytest.raises(ModelError, match=r"model.norm.weight is torch.int8; .* unquantised"):
+    with pytest.raises(ModelError, match=r"model.norm.weight is I8; this engine reads F64, F32"):
         load_target(folder)
 
 
@@ -200,7 +200,7 @@ def test_a_folder_without_weights_is_named(tmp_path: Path, target_json: Json) ->
 def test_a_torn_file_is_named(tmp_path: Path, target_json: Json) -> None:
     (tmp_path / "config.json").write_text(json.dumps(target_json))
     (tmp_path / "model.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{}")
-    with pytest.raises(ModelError, match=r"model\.safetensors: .*; fetch the file again"):
+    with pytest.raises(ModelError, match=r"model\.safetensors: .* header .*Fetch the file again"):
         load_target(tmp_path)
 
 
