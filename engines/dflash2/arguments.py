@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 DTYPE_NAMES = ("float32", "bfloat16")
+DEVICES = ("cpu", "cuda")
 
 
 class UsageError(Exception):
@@ -22,6 +23,11 @@ def parser() -> argparse.ArgumentParser:
     serving.add_argument("--served-name", help="name in the API (default: the folder's name)")
     serving.add_argument("--host", default="127.0.0.1")
     serving.add_argument("--port", type=int, default=8080, help="0: any free one")
+    serving.add_argument(
+        "--require-device",
+        action="store_true",
+        help="before serving, answer once and fail if anything was computed off --device cuda",
+    )
 
     generating = commands.add_parser("generate", help="answer one prompt on stdout")
     _add_model_options(generating)
@@ -31,9 +37,12 @@ def parser() -> argparse.ArgumentParser:
     generating.add_argument("--temperature", type=_not_negative, default=0.0)
     generating.add_argument("--seed", type=int, default=0)
 
-    checking = commands.add_parser("check", help="validate a model folder, or a pair of them")
-    checking.add_argument("--model", type=Path, required=True, metavar="DIR")
+    checking = commands.add_parser("check", help="validate a folder, a pair of them, or a device")
+    checking.add_argument("--model", type=Path, metavar="DIR")
     checking.add_argument("--dflash2-model", type=Path, metavar="DIR")
+    checking.add_argument(
+        "--device", choices=DEVICES, help="compute on it what can be checked without a model"
+    )
     checking.set_defaults(threads=_num_cores())
     _add_conversion_commands(commands)
     return root
@@ -62,6 +71,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         help="positions for prompt and answer together (default: 4096, or fewer if the model has)",
     )
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="to compute on")
     parser.add_argument("--dtype", choices=DTYPE_NAMES, default="float32", help="to compute in")
     parser.add_argument(
         "--threads", type=_positive, default=_num_cores(), help="of torch (default: all cores)"

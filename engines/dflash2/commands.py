@@ -26,17 +26,22 @@ from engines.dflash2.conversion.progress import ProgressLines, say
 from engines.dflash2.engine import Engine, Finished, GenerationRequest, load_engine
 from engines.dflash2.sampling import SamplingParams
 from engines.dflash2.scheduler import Scheduler
+from engines.dflash2.selfcheck import DeviceOnly, check_device
 from engines.dflash2.server import Facts, Server, http_server
 from engines.dflash2.tokenizer import load_stop_ids, load_tokenizer
 
 
 def serve_command(options: argparse.Namespace) -> int:
     given_dir = _drafter_dir(options)
+    _check_require_device(options)
     # The port is taken before the weights are read, so that a busy one is reported at once. Nobody
     # is let in before everything is ready: until then connections are refused.
     with _bind(options.host, options.port) as listener:
         drafter_dir = _converted(options, given_dir)
         engine = _load(options, drafter_dir)
+        if options.require_device:
+            with DeviceOnly(_device(options.device)):
+                answer_once(engine)
         scheduler = Scheduler(lambda request, queue_s: engine.generate(request, queue_s=queue_s))
         facts = Facts(
             served_name=options.served_name or options.model.resolve().name,
@@ -85,16 +90,38 @@ def generate_command(options: argparse.Namespace) -> int:
 
 
 def check_command(options: argparse.Namespace) -> int:
-    """Load everything that is in the folders, convert nothing, and print what was found."""
+    """Check what was named: a device, a folder or a pair of them."""
     torch.set_num_threads(options.threads)
+    if options.dflash2_model is not None and options.model is None:
+        raise UsageError("--dflash2-model needs --model DIR, the target it was trained for")
+    if options.device is None and options.model is None:
+        raise UsageError("nothing to check; give --model DIR, --device cpu or cuda, or both")
+    all_well = options.device is None or _check_device(options.device)
+    if options.model is not None:
+        _check_folders(options)
+    return 0 if all_well else 1
+
+
+def _check_device(name: str) -> bool:
+    findings = check_device(_device(name))
+    for finding in findings:
+        print(f"{finding.name:<12}{'ok  ' if finding.ok else 'BAD '}{finding.text}")
+    print(f"device      {name}: nothing was computed anywhere else")
+    print("            These are computations on random numbers: no model, and no speed.")
+    return all(finding.ok for finding in findings)
+
+
+def _check_folders(options: argparse.Namespace) -> None:
+    """Load everything that is in the folders, convert nothing, and print what was found."""
     target = load_target_config(options.model)
     tokenizer = load_tokenizer(options.model)
     # Loading is the check: a missing, surplus or misshapen tensor is an error there.
     load_engine(options.model, options.dflash2_model, dtype=torch.float32, kv_len=None)
     print(f"target      {options.model}")
     print(
-        f"            qwen3, {target.num_hidden_layers} layers, hidden {target.hidden_size}, "
-        f"vocabulary {target.vocab_size}, {target.max_position_embeddings} positions"
+        f"            {target.model_type}, {target.num_hidden_layers} layers, hidden "
+        f"{target.hidden_size}, vocabulary {target.vocab_size}, "
+        f"{target.max_position_embeddings} positions"
     )
     print(
         f"tokenizer   {tokenizer.num_tokens} tokens, chat template: "
@@ -112,7 +139,6 @@ def check_command(options: argparse.Namespace) -> int:
             f"{_drafter_weights(options.dflash2_model)}"
         )
     print("ok          every tensor is there, none is left over, and the parts fit together")
-    return 0
 
 
 def _drafter_dir(options: argparse.Namespace) -> Path | None:
@@ -149,7 +175,43 @@ def _drafter_weights(drafter_dir: Path | None) -> str | None:
 def _load(options: argparse.Namespace, drafter_dir: Path | None) -> Engine:
     torch.set_num_threads(options.threads)
     dtype = getattr(torch, options.dtype)
-    return load_engine(options.model, drafter_dir, dtype=dtype, kv_len=options.kv_len)
+    return load_engine(
+        options.model,
+        drafter_dir,
+        dtype=dtype,
+        kv_len=options.kv_len,
+        device=_device(options.device),
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "--device cuda: this torch sees no CUDA device; install a CUDA build of PyTorch, or "
+            "give --device cpu"
+        )
+    return torch.device(name)
+
+
+def _check_require_device(options: argparse.Namespace) -> None:
+    if options.require_device and options.device == "cpu":
+        raise UsageError(
+            "--require-device needs --device cuda; on the cpu there is nothing to fall back from"
+        )
+
+
+def answer_once(engine: Engine) -> None:
+    """A short answer to a short prompt, drafted, sampled and verified; nobody reads it."""
+    request = GenerationRequest(
+        prompt_ids=(0,) * 8,
+        max_tokens=16,
+        min_tokens=16,
+        sampling=SamplingParams(temperature=1.0, seed=0),
+        stop=(),
+        ignore_eos=True,
+    )
+    for _ in engine.generate(request):
+        pass
 
 
 def _bind(host: str, port: int) -> socket.socket:

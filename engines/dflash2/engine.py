@@ -231,14 +231,19 @@ def _round_entry(round_: Round, *, num_kept: int) -> Ledger:
 
 
 def load_engine(
-    model_dir: Path, drafter_dir: Path | None, *, dtype: torch.dtype, kv_len: int | None
+    model_dir: Path,
+    drafter_dir: Path | None,
+    *,
+    dtype: torch.dtype,
+    kv_len: int | None,
+    device: torch.device | str = "cpu",
 ) -> Engine:
     """The pair in the folders, ready to decode; kv_len None: as many positions as is modest."""
     config = load_target_config(model_dir)
     positions = _check_kv_len(kv_len, config.max_position_embeddings, model_dir)
     tokenizer, stop_ids = load_tokenizer(model_dir), load_stop_ids(model_dir)
     _check_tokenizer(tokenizer, config.vocab_size, model_dir)
-    target = load_target(model_dir, dtype)
+    target = load_target(model_dir, dtype, device=device)
     drafter = None if drafter_dir is None else load_drafter(drafter_dir, target, dtype)
     return Engine(
         # The memory for keys and values is taken once, so that no request can fail for want of it.

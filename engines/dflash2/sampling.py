@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.dflash2.selector import Draft, NonFiniteError, top_candidates
+from engines.dflash2.selector import Draft, NonFiniteError
+from engines.dflash2.top_k import top_candidates
 
 # Drafts must not share the verifier's noise, or acceptance is no longer independent of the draft
 # (vLLM #54282). torch's CPU generator looks at the low 32 bits of a seed only.

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from engines.dflash2.top_k import top_candidates
+
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
@@ -72,12 +74,12 @@ class CandidateSelector(nn.Module):
         unary, candidates = top_candidates(logits, self.top_k)
         predecessors = candidates.roll(1, 0)
         predecessors[0] = anchor
-        gate = self.hidden_projection(hidden).unsqueeze(1)
-        follows = (self.predecessor_codebook[predecessors] * gate) @ self.successor_codebook[
-            candidates
-        ].transpose(1, 2)
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        scores = follows.to(wide) + unary.to(wide).unsqueeze(1)
+        scores = edge_scores(
+            self.predecessor_codebook[predecessors],
+            self.hidden_projection(hidden),
+            self.successor_codebook[candidates],
+            unary,
+        )
         if not scores.isfinite().all():
             raise NonFiniteError(
                 "the drafter's scores are not finite; compute in float32 or bfloat16 and check "
@@ -86,19 +88,15 @@ class CandidateSelector(nn.Module):
         return candidates, scores
 
 
-def top_candidates(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of each row, sorted by (-logit, id): the smaller id wins every tie.
+def edge_scores(before: Tensor, gate: Tensor, after: Tensor, unary: Tensor) -> Tensor:
+    """unary[j, n] + sum over r of before[j, m, r] * gate[j, r] * after[j, n, r].
 
-    logits: [rows, vocabulary] -> logits [rows, k], ids [rows, k].
+    before, after: [k, c, rank]; gate: [k, rank]; unary: [k, c] -> [k, c predecessors, c
+    successors], in at least float32.
     """
-    best, ids = logits.topk(k)
-    if (logits >= best[:, -1:]).sum() > best.numel():
-        # More tokens than k reach the last place, and topk does not say which of them it took.
-        best, ids = logits.sort(descending=True, stable=True)
-        return best[:, :k], ids[:, :k]
-    ids = ids.sort().values
-    best, order = logits.gather(1, ids).sort(descending=True, stable=True)
-    return best, ids.gather(1, order)
+    follows = (before * gate.unsqueeze(1)) @ after.transpose(1, 2)
+    wide = torch.promote_types(unary.dtype, torch.float32)
+    return follows.to(wide) + unary.to(wide).unsqueeze(1)
 
 
 def walk(choices: list[list[int]]) -> list[int]:

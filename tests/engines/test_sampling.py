@@ -120,11 +120,17 @@ def test_the_first_token_is_distributed_as_the_target_whatever_the_drafter() -> 
     assert float((counts / num_draws - p).abs().sum()) / 2 < 0.01
 
 
-def test_two_tokens_in_a_row_are_jointly_distributed_as_the_target() -> None:
+@pytest.mark.parametrize("drafts", ["sampled", "one-hot"])
+def test_two_tokens_in_a_row_are_jointly_distributed_as_the_target(drafts: str) -> None:
     generator, num_draws = torch.Generator().manual_seed(5), 8_000
     p_first = random_distribution(generator, 4)
     p_second = random_distribution(generator, 4, 4)  # by the first token
     q_first, q_second = random_distribution(generator, 4), random_distribution(generator, 4, 4)
+    if drafts == "one-hot":
+        q_first, q_second = (
+            torch.zeros_like(q).scatter_(-1, q.argmax(-1, keepdim=True), 1.0)
+            for q in (q_first, q_second)
+        )
     counts: Counter[tuple[int, int]] = Counter()
     for _ in range(num_draws):
         first = draw(q_first, generator)
