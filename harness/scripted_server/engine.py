@@ -173,13 +173,9 @@ class FakeEngine:
         )
 
     def _sends(self, wish: _Wish, at_ns: int) -> list[tuple[float, Sent]]:
-        events = list(_timetable(wish))
-        wait_s = self._wait_for_slot(at_ns, events[-1][0])
-        total = 0
-        sends: list[tuple[float, Sent]] = []
-        for at_s, num_tokens in events:
-            sends.append((wait_s + at_s, _output(total, num_tokens, wish.prompt_tokens, wish.form)))
-            total += num_tokens
+        outputs = _outputs(wish)
+        wait_s = self._wait_for_slot(at_ns, outputs[-1][0])
+        sends: list[tuple[float, Sent]] = [(wait_s + at_s, data) for at_s, data in outputs]
         return [*sends, (sends[-1][0], partial(self._last, wish, at_ns))]
 
     def _wait_for_slot(self, at_ns: int, work_s: float) -> float:
@@ -212,17 +208,29 @@ class FakeEngine:
         counts.request_success += 1
         counts.prompt_tokens += wish.prompt_tokens
         counts.generation_tokens += wish.num_tokens
-        for step in rounds_of(wish.num_tokens, drafting=self.law.drafting):
-            counts.trimmed_tokens += step.trimmed
-            if step.accepted is None:
-                counts.plain_steps += 1
-                continue
-            counts.drafts += 1
-            counts.draft_tokens += DEPTH
-            counts.accepted_tokens += step.accepted
-            counts.tested_tokens += min(step.accepted + 1, DEPTH)
-            for position in range(step.accepted):
-                counts.accepted_at[position] += 1
+        counts.add(_drafting_of(wish.num_tokens, drafting=self.law.drafting))
+
+
+# What the requests of a load have in common is made once: made for each of a burst, it would stand
+# between the arrival of the last one and its answer.
+
+
+@lru_cache(maxsize=256)
+def _drafting_of(num_tokens: int, *, drafting: bool) -> pages.Counts:
+    """What the rounds of one answer add to the ledger; not to be changed."""
+    counts = pages.Counts(accepted_at=[0] * DEPTH)
+    for step in rounds_of(num_tokens, drafting=drafting):
+        counts.trimmed_tokens += step.trimmed
+        if step.accepted is None:
+            counts.plain_steps += 1
+            continue
+        counts.drafts += 1
+        counts.draft_tokens += DEPTH
+        counts.accepted_tokens += step.accepted
+        counts.tested_tokens += min(step.accepted + 1, DEPTH)
+        for position in range(step.accepted):
+            counts.accepted_at[position] += 1
+    return counts
 
 
 def _die() -> None:
@@ -265,7 +273,17 @@ def _timetable(wish: _Wish) -> list[tuple[float, int]]:
     return [(prefill_s + round_s * number, count) for number, count in enumerate(counts)]
 
 
-@lru_cache(maxsize=65_536)  # the events of a load are the same for every request
+@lru_cache(maxsize=256)
+def _outputs(wish: _Wish) -> tuple[tuple[float, bytes], ...]:
+    """(seconds, event) of each output."""
+    outputs: list[tuple[float, bytes]] = []
+    total = 0
+    for at_s, num_tokens in _timetable(wish):
+        outputs.append((at_s, _output(total, num_tokens, wish.prompt_tokens, wish.form)))
+        total += num_tokens
+    return tuple(outputs)
+
+
 def _output(before: int, num_tokens: int, prompt_tokens: int, form: _Form) -> bytes:
     """One output: the words w0 w1 w2 ..., one per token, so that nothing ever repeats."""
     ids = list(range(before, before + num_tokens))

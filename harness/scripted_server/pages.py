@@ -28,6 +28,12 @@ class Counts:
     request_success: int = 0
     accepted_at: list[int]
 
+    def add(self, other: "Counts") -> None:
+        for name, value in vars(other).items():
+            if name != "accepted_at":
+                setattr(self, name, getattr(self, name) + value)
+        self.accepted_at = [a + b for a, b in zip(self.accepted_at, other.accepted_at, strict=True)]
+
 
 _DRAFTING = {
     "drafts": "spec_decode_num_drafts_total",
