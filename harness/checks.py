@@ -226,6 +226,18 @@ over_cap = _flagged(
 )
 
 
+after_failure = _flagged(
+    "after_failure",
+    "an earlier request was given up, and the engine may still have been working on it. Look why "
+    "that one failed, then measure the cell again.",
+)
+reconnected = _flagged(
+    "reconnected",
+    "the server had closed the open connection, so the request was sent a second time on a new "
+    "one. Its times count from then; many of them mean a server that closes connections early.",
+)
+
+
 def prompt_rendered_equal(view: CellView) -> Finding:
     if view.reference is None:
         return OK
@@ -297,6 +309,8 @@ def balanced_mix(view: CellView) -> Finding:
 def in_flight_is_c(view: CellView) -> Finding:
     wanted = view.cell.concurrency
     reached = {end.in_flight_max for end in view.ends}
+    if view.cell.rate_per_s is not None:
+        return _bound_of_arrivals(reached, wanted)
     if not reached or reached == {wanted}:
         return OK
     message = f"{_either(reached)} requests were in flight where the cell asks for {wanted}."
@@ -305,6 +319,15 @@ def in_flight_is_c(view: CellView) -> Finding:
             f"{message} This is a defect of the harness: please report it with the run."
         )
     return _warning(f"{message} Give the level at least {wanted} requests per repetition.")
+
+
+def _bound_of_arrivals(reached: set[int], bound: int) -> Finding:
+    if bound not in reached:
+        return OK
+    return _warning(
+        f"{bound} requests were in flight, which is the most that the cell allows: arrivals waited "
+        "for a place, and their lateness says how long. Raise the level, or lower `rate_per_s`."
+    )
 
 
 def warmed_up(view: CellView) -> Finding:
@@ -902,6 +925,15 @@ CHECKS: Mapping[str, Check] = {
         rule="No output is longer than `max_tokens`. Warning otherwise.",
         judge=over_cap,
     ),
+    "after_failure": Check(
+        rule="No request was sent while the engine may have been busy with one that was given up. "
+        "Warning otherwise.",
+        judge=after_failure,
+    ),
+    "reconnected": Check(
+        rule="No request was sent again because its connection had been closed. Warning otherwise.",
+        judge=reconnected,
+    ),
     "cache_state": Check(
         rule="No prompt came out of the engine's prefix cache. Warning otherwise.",
         judge=cache_state,
@@ -913,7 +945,7 @@ CHECKS: Mapping[str, Check] = {
     ),
     "in_flight_is_c": Check(
         rule="The most requests in flight were the concurrency asked for. Warning below, "
-        "invalid above.",
+        "invalid above. Of arrivals at a rate: fewer than allowed; warning where they waited.",
         judge=in_flight_is_c,
     ),
     "warmed_up": Check(

@@ -18,7 +18,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from harness.records import LoadShape, MachineFacts, Model, Sampling, Variant, Workload
+from harness.records import (
+    LoadShape,
+    MachineFacts,
+    Model,
+    Sampling,
+    TransportName,
+    Variant,
+    Workload,
+)
 
 # Rises when a definition changes in a way that moves a figure (docs/terms.md).
 PROTOCOL_VERSION = 1
@@ -81,8 +89,16 @@ def workload_key(
             "max_tokens": workload.max_tokens,
             "length": workload.length,
             "sampling": asdict(sampling),
+            **_arrivals(workload),
         }
     )
+
+
+def _arrivals(workload: Workload) -> dict[str, Any]:
+    """Nothing for a load without a rate."""
+    if workload.rate_per_s is None:
+        return {}
+    return {"rate_per_s": workload.rate_per_s, "seed": workload.seed}
 
 
 def subject_key(
@@ -135,8 +151,17 @@ def build_key(version: str | None, facts: Mapping[str, Any] | None) -> str | Non
     return short_hash({"version": version, "facts": dict(facts or {})})
 
 
-def protocol_id(workload: Workload, sampling: Sampling) -> str:
-    """How a number is made. The request count is a rule, so that one table can show c = 1, 2, 4."""
+def protocol_id(
+    workload: Workload, sampling: Sampling, transport: TransportName = "asyncio"
+) -> str:
+    """How a number is made. The request count is a rule, so that one table can show c = 1, 2, 4.
+
+    Retries and another transport than our own enter where a matrix asks for them.
+    """
+    unusual = {
+        **({"retries": workload.retries} if workload.retries else {}),
+        **({"transport": transport} if transport != "asyncio" else {}),
+    }
     return short_hash(
         {
             "kind": workload.kind,
@@ -147,6 +172,8 @@ def protocol_id(workload: Workload, sampling: Sampling) -> str:
             "sampling": asdict(sampling),
             "version": PROTOCOL_VERSION,
             "tool": TOOL,
+            **_arrivals(workload),
+            **unusual,
         }
     )
 

@@ -7,9 +7,11 @@ taken over, or why there is none.
 """
 
 import math
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 
 from harness import keys
 from harness.errors import ConfigError
@@ -133,9 +135,10 @@ def _cell(
         k=variant.drafter.k if variant.drafter else None,
         workload_key=workload_key,
         subject_key=subject_key(variant),
-        protocol_id=keys.protocol_id(workload, matrix.sampling),
+        protocol_id=keys.protocol_id(workload, matrix.sampling, matrix.transport),
         reference_cell_id=cell_id(reference) if reference else None,
         reference_reason=reason,
+        rate_per_s=workload.rate_per_s,
     )
 
 
@@ -222,11 +225,11 @@ def requests_of(cell: Cell, prompt_set: PromptSet, repetition: int) -> tuple[Pro
 
     `round-robin` begins every repetition at the first prompt; `rotate` and `balanced` go on where
     the last one stopped. For the warm-up (`repetition` -1) pass the warm-up set: every prompt once,
-    or one wave of c.
+    or one wave of c where c are in flight later.
     """
     prompts = prompt_set.prompts
     if repetition == WARMUP:
-        count = len(prompts) if cell.load == "single" else cell.concurrency
+        count = cell.concurrency if cell.load in ("wave", "closed") else len(prompts)
         return _take(prompts, start=0, count=count)
     goes_on = cell.assignment in ("rotate", "balanced")
     start = repetition * cell.num_requests if goes_on else 0
@@ -235,6 +238,24 @@ def requests_of(cell: Cell, prompt_set: PromptSet, repetition: int) -> tuple[Pro
 
 def _take(prompts: Sequence[Prompt], *, start: int, count: int) -> tuple[Prompt, ...]:
     return tuple(prompts[index % len(prompts)] for index in range(start, start + count))
+
+
+# --- when each request arrives --------------------------------------------------------------------
+
+
+def arrivals_s(workload: Workload, repetition: int, count: int) -> tuple[float, ...]:
+    """Seconds after the begin of a repetition, one per request; empty for a load without a rate.
+
+    A function of rate, seed and repetition alone: every variant meets the same arrivals. `poisson`:
+    gaps -ln(1 - u) / rate with u uniform in [0, 1).
+    """
+    if workload.rate_per_s is None:
+        return ()
+    if workload.load == "constant":
+        return tuple(index / workload.rate_per_s for index in range(count))
+    draw = random.Random(f"{workload.seed}.{repetition}").random
+    gaps = [-math.log(1 - draw()) / workload.rate_per_s for _ in range(count - 1)]
+    return tuple(accumulate(gaps, initial=0.0))
 
 
 # --- what the plan has to say ---------------------------------------------------------------------

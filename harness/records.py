@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeAlias
 
 SCHEMA = 1
 
-LoadShape: TypeAlias = Literal["single", "wave", "closed"]
+LoadShape: TypeAlias = Literal["single", "wave", "closed", "constant", "poisson"]
+TransportName: TypeAlias = Literal["asyncio", "httpx"]
 Assignment: TypeAlias = Literal["round-robin", "rotate", "balanced"]
 LengthPolicy: TypeAlias = Literal["natural", "forced"]
 Level: TypeAlias = Literal["ok", "warning", "invalid"]
@@ -42,6 +43,18 @@ class Drafter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """Each its own: a long prefill is no dead connection. A comment (keep-alive) is no first
+    event.
+    """
+
+    connect_s: float = 10.0
+    first_event_s: float = 600.0
+    idle_s: float = 120.0  # without a byte in mid-stream
+    request_s: float | None = None  # from send to end; None: as long as it goes on
+
+
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """How one kind of server is started or found. `adapter` names a row of `adapters.ADAPTERS`."""
 
@@ -54,6 +67,8 @@ class Engine:
     api_key_env: str | None = None
     boot_timeout_s: float = 300.0
     metrics_urls: tuple[str, ...] = ()  # summed; empty: the adapter's own page
+    timeouts: Timeouts = Timeouts()
+    max_rate_per_s: float | None = None  # for kind attach: requests per second that it allows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +123,11 @@ class Workload:
     levels: tuple[int, ...] = (1,)
     load: LoadShape = "single"
     assignment: Assignment = "balanced"
-    num_requests: int | None = None  # per closed repetition; None: max(4c, 4 x prompts), rounded
+    num_requests: int | None = None  # per repetition; None: max(4c, 4 x prompts), rounded
+    rate_per_s: float | None = None  # arrivals, for load constant and poisson
+    seed: int = 0  # of the poisson arrivals
+    timeouts: Timeouts | None = None  # None: the engine's
+    retries: int = 0  # of a request that was turned away by 429 or 503
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +151,7 @@ class Matrix:
     held_constant: Mapping[str, Any] = field(default_factory=dict)
     device: Mapping[str, Any] = field(default_factory=dict)
     goals: Mapping[str, float] = field(default_factory=dict)
+    transport: TransportName = "asyncio"
 
 
 # --- what the plan made of it ---------------------------------------------------------------------
@@ -167,6 +187,7 @@ class Cell:
     protocol_id: str
     reference_cell_id: str | None
     reference_reason: str | None  # why there is no reference cell
+    rate_per_s: float | None = None  # arrivals, where the load has a rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +298,8 @@ class Session:
     device_key: str
     client_lateness_s: float | None  # p99 of what this client adds; None: not calibrated
     resumed: bool = False
+    transport: str | None = None  # what carried the requests
+    event_loop: str | None = None  # and on which loop
     calibration: Calibration | None = None
 
 
@@ -307,7 +330,7 @@ class Boot:
 class RequestError:
     """A request's failure is data.
 
-    kind: connect, http, in_band, truncated, timeout, parse.
+    kind: connect, tls, http, in_band, truncated, stall, timeout, empty, short, parse, cancelled.
     """
 
     kind: str
@@ -351,6 +374,10 @@ class Request:
     text_sha256: str | None
     engine_timings: Mapping[str, Any] | None
     flags: tuple[str, ...] = ()  # unterminated_final_event, buffered_stream, possible_cap, ...
+    attempts: int | None = None
+    throttled: int | None = None  # attempts that 429 or 503 turned away
+    since_first_attempt_s: float | None = None  # from the first attempt's t0; None: there was one
+    reconnects: int | None = None  # resent because a reused connection closed without a byte
     event_tokens_source: Literal["usage", "token_ids", "mixed"] | None = None  # None: not of all
 
 

@@ -267,19 +267,13 @@ class RunFolder:
             _write_whole(path, gzip.compress(page, mtime=0))  # equal pages, equal bytes
         return path
 
-    def write_spool(self, cell_id: str, boot_id: str, repetition: int, data: bytes) -> Path:
-        """Raw reads of a repetition; the runner removes them once they are parsed."""
-        path = self.spool_path(cell_id, boot_id, repetition)
-        with _told(path):
-            _write_whole(path, data)
-        return path
-
     # --- where the runner puts what it streams ----------------------------------------------------
 
     def events_path(self, cell_id: str, boot_id: str, repetition: int) -> Path:
         return self.path / "events" / f"{cell_id}.{boot_id}.{repetition}.parquet"
 
     def spool_path(self, cell_id: str, boot_id: str, repetition: int) -> Path:
+        """Raw reads of a repetition; the runner removes them once they are parsed."""
         return self._folder("spool") / f"{cell_id}.{boot_id}.{repetition}.bin"
 
     def server_folder(self, boot_id: str) -> Path:

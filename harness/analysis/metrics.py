@@ -19,6 +19,9 @@ GENERATE = ("generate",)
 CONCURRENCY = ("concurrency",)
 BOTH = GENERATE + CONCURRENCY
 
+ARRIVALS = ("constant", "poisson")
+C_IN_FLIGHT = ("wave", "closed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
@@ -33,7 +36,7 @@ class Metric:
     groups: Callable[[CellView], Groups] | None = None
     workloads: tuple[str, ...] = BOTH
     by_kind: bool = True
-    loads: tuple[str, ...] = ("single", "wave", "closed")
+    loads: tuple[str, ...] = ("single", "wave", "closed", "constant", "poisson")
 
 
 def _figure(
@@ -180,6 +183,23 @@ METRICS: Mapping[str, Metric] = {
         "figure",
         compute=throughput.longest("connect_s", "every connection was open before"),
     ),
+    "ttft_from_schedule_p50": Metric(
+        unit="s",
+        direction="lower",
+        description="first token after the moment the request should have arrived, whatever kept "
+        "it from being sent; median over requests",
+        compute=throughput.ttft_from_schedule_percentile(0.5),
+        workloads=CONCURRENCY,
+        loads=ARRIVALS,
+    ),
+    "ttft_from_schedule_p99": Metric(
+        unit="s",
+        direction="lower",
+        description="the same that 99 % of requests kept; needs 100",
+        compute=throughput.ttft_from_schedule_percentile(0.99),
+        workloads=CONCURRENCY,
+        loads=ARRIVALS,
+    ),
     "aggregate_throughput": Metric(
         unit="tok/s",
         direction="higher",
@@ -207,6 +227,7 @@ METRICS: Mapping[str, Metric] = {
         compute=throughput.occupancy,
         workloads=CONCURRENCY,
         by_kind=False,
+        loads=C_IN_FLIGHT,
     ),
     "acceptance_length": Metric(
         unit="tok/round",

@@ -14,7 +14,14 @@ from harness.analysis import comparisons, dataset, ledger, outputs, stats
 from harness.analysis.comparisons import BootFigures, Crossing, boot_figures
 from harness.analysis.dataset import Dataset
 from harness.analysis.measured import Measured
-from harness.analysis.metrics import COMPARISONS, HEADLINE, METRICS, POSITION_METRICS, Metric
+from harness.analysis.metrics import (
+    C_IN_FLIGHT,
+    COMPARISONS,
+    HEADLINE,
+    METRICS,
+    POSITION_METRICS,
+    Metric,
+)
 from harness.analysis.outputs import Losslessness
 from harness.cell_view import CellView
 from harness.records import Estimate, Level, LoadShape, Manifest, MetricRow, Verdict
@@ -160,9 +167,14 @@ def _sections(views: Sequence[CellView]) -> tuple[Section, ...]:
 
 
 def workload_word(view: CellView) -> str:
-    """`generate`, `concurrency` for waves (the study's shape), `concurrency-closed`."""
+    """`generate`, `concurrency` for waves (the study's shape), `concurrency-closed`,
+    `concurrency-poisson-2-per-s`.
+    """
     cell = view.cell
-    return f"{cell.workload}-closed" if cell.load == "closed" else cell.workload
+    if cell.load in ("single", "wave"):
+        return cell.workload
+    rate = "" if cell.rate_per_s is None else f"-{cell.rate_per_s:g}-per-s"
+    return f"{cell.workload}-{cell.load}{rate}"
 
 
 def _words(views: Sequence[CellView]) -> list[str]:
@@ -260,7 +272,7 @@ class _Rows:
         generate = whole.cell.workload == "generate"
         for view in _with_kinds(whole, by_kind=generate):
             yield self._row(view, "speedup", self._speedup(view))
-        if not generate:
+        if whole.cell.load in C_IN_FLIGHT:
             single = self.section.view(whole.cell.variant, 1)
             yield self._row(whole, "scaling", comparisons.scaling(whole, single, self.invalid))
             yield self._row(

@@ -185,6 +185,20 @@ def percentile_of(field: str, share: float) -> Callable[[CellView], Measured]:
     return figure
 
 
+def ttft_from_schedule_percentile(share: float) -> Callable[[CellView], Measured]:
+    """The wait before the send counts too: for a place, for Retry-After, for this client."""
+
+    def figure(view: CellView) -> Measured:
+        times = [
+            request.send_lateness_s + request.ttft_s
+            for request in view.ok
+            if request.ttft_s is not None
+        ]
+        return _percentile(times, share, "requests")
+
+    return figure
+
+
 def token_time_percentile(share: float) -> Callable[[CellView], Measured]:
     """Over all tokens behind the first burst of every successful request."""
 

@@ -135,6 +135,24 @@ class Entry(BaseModel):
         return data
 
 
+class TimeoutsEntry(Entry):
+    """How long the client waits, in seconds, each on its own. What is late is a failed request."""
+
+    connect_s: Real = Field(default=10.0, gt=0, description="until a connection is open")
+    first_event_s: Real = Field(
+        default=600.0,
+        gt=0,
+        description="from the request to its first event; a comment (keep-alive) is none. A long "
+        "prefill or a cold kernel needs minutes",
+    )
+    idle_s: Real = Field(default=120.0, gt=0, description="without a byte in mid-stream")
+    request_s: Real | None = Field(
+        default=None,
+        gt=0,
+        description="from the request to its end; left out: as long as it goes on",
+    )
+
+
 class EngineEntry(Entry):
     """How one kind of server is started (`process`) or found (`attach`)."""
 
@@ -161,6 +179,16 @@ class EngineEntry(Entry):
     )
     boot_timeout_s: Real = Field(
         default=300.0, gt=0, description="how long it may take to its first good answer"
+    )
+    timeouts: TimeoutsEntry = Field(
+        default=TimeoutsEntry(), description="how long requests to it may take"
+    )
+    max_rate_per_s: Real | None = Field(
+        default=None,
+        gt=0,
+        description="for `attach`: requests per second that a server of somebody else allows. They "
+        "are spaced evenly; refused with loads that it would distort (wave, closed, poisson, and "
+        "constant above it)",
     )
 
     @model_validator(mode="before")
@@ -226,6 +254,17 @@ class _WorkloadEntry(Entry):
         description="`natural`: the model ends; `forced`: exactly max_tokens, its end is ignored",
     )
 
+    timeouts: TimeoutsEntry | None = Field(
+        default=None, description="instead of all of the engine's"
+    )
+    retries: Whole = Field(
+        default=0,
+        ge=0,
+        description="how often a request is sent again that 429 or 503 turned away, not before the "
+        "server's Retry-After (left out there: 1 s; above 120 s: not at all); attempts and the "
+        "time since the first are recorded, and the protocol id is another",
+    )
+
 
 class GenerateEntry(_WorkloadEntry):
     """One request at a time; a repetition sends every prompt once."""
@@ -238,12 +277,16 @@ class ConcurrencyEntry(_WorkloadEntry):
 
     kind: Literal["concurrency"] = Field(description="c requests in flight")
     levels: list[Annotated[Whole, Field(ge=1)]] = Field(
-        min_length=1, description="the values of c, rising"
+        min_length=1,
+        description="the values of c, rising; for `constant` and `poisson` the most that may be in "
+        "flight",
     )
-    load: Literal["wave", "closed"] = Field(
+    load: Literal["wave", "closed", "constant", "poisson"] = Field(
         default="wave",
         description="`wave`: a repetition is c requests that start together; `closed`: c are in "
-        "flight until `num_requests` are done",
+        "flight until `num_requests` are done; `constant`, `poisson`: requests arrive at "
+        "`rate_per_s`, whatever became of those before; one that finds c in flight waits for a "
+        "place, which its lateness and `ttft_from_schedule` tell",
     )
     assignment: Literal["round-robin", "rotate", "balanced"] = Field(
         default="balanced",
@@ -254,8 +297,16 @@ class ConcurrencyEntry(_WorkloadEntry):
     num_requests: Whole | None = Field(
         default=None,
         ge=1,
-        description="per repetition, for `closed`; left out: max(4c, 4 x prompts), in whole rounds "
+        description="per repetition; for `closed`, left out: max(4c, 4 x prompts), in whole rounds "
         "of the prompt set",
+    )
+    rate_per_s: Real | None = Field(
+        default=None, gt=0, description="arrivals per second, for `constant` and `poisson`"
+    )
+    seed: Whole = Field(
+        default=0,
+        ge=0,
+        description="of the `poisson` arrivals, which are the same for every variant",
     )
 
 
@@ -271,6 +322,17 @@ class ScheduleEntry(Entry):
         default=2, ge=1, description="engine starts per variant; 4 for a claim, 2 is shown as wide"
     )
     cooldown_s: Real = Field(default=0.0, ge=0, description="pause between boots")
+
+
+class ClientEntry(Entry):
+    """What measures."""
+
+    transport: Literal["asyncio", "httpx"] = Field(
+        default="asyncio",
+        description="what carries the requests. `httpx` costs about ten times the CPU and opens "
+        "connections only with a request: a second opinion at low concurrency, with a protocol id "
+        "of its own",
+    )
 
 
 class MatrixEntry(Entry):
@@ -296,6 +358,7 @@ class MatrixEntry(Entry):
     schedule: ScheduleEntry = Field(
         default=ScheduleEntry(), description="in which order variants take their turns"
     )
+    client: ClientEntry = Field(default=ClientEntry(), description="what measures")
     device: Free = Field(
         default={},
         description="facts the machine does not tell, `memory_bandwidth_GBps`; kept with the run, "

@@ -23,6 +23,7 @@ from harness.config.entries import (
     GenerateEntry,
     MatrixEntry,
     ModelEntry,
+    TimeoutsEntry,
     VariantEntry,
 )
 from harness.config.tree import (
@@ -45,6 +46,7 @@ from harness.records import (
     PromptSet,
     Sampling,
     Schedule,
+    Timeouts,
     Variant,
     Workload,
 )
@@ -267,7 +269,7 @@ def _levels_rise(file: _File) -> Iterator[_Mistake]:
                 yield file.mistake(message, "workloads", number, "levels", index)
 
 
-def _counts_belong_to_closed_loads(file: _File) -> Iterator[_Mistake]:
+def _counts_fit_their_loads(file: _File) -> Iterator[_Mistake]:
     for number, workload in enumerate(file.entry.workloads):
         if not isinstance(workload, ConcurrencyEntry) or workload.num_requests is None:
             continue
@@ -275,12 +277,62 @@ def _counts_belong_to_closed_loads(file: _File) -> Iterator[_Mistake]:
         if workload.load == "wave":
             message = "`num_requests` means nothing for waves, each has c requests; remove it"
             yield file.mistake(message, *where)
-        elif workload.num_requests < max(workload.levels):
+        elif workload.load == "closed" and workload.num_requests < max(workload.levels):
             message = (
                 f"`num_requests: {workload.num_requests}` cannot keep {max(workload.levels)} in "
                 "flight; write at least four times the highest level"
             )
             yield file.mistake(message, *where)
+
+
+def _rates_belong_to_arrivals(file: _File) -> Iterator[_Mistake]:
+    for number, workload in enumerate(file.entry.workloads):
+        if not isinstance(workload, ConcurrencyEntry):
+            continue
+        where: Location = ("workloads", number)
+        if workload.load in ("wave", "closed"):
+            if workload.rate_per_s is not None:
+                message = (
+                    f"`rate_per_s` means nothing for `load: {workload.load}`; remove it, or write "
+                    "`load: constant` or `load: poisson`"
+                )
+                yield file.mistake(message, *where, "rate_per_s")
+            continue
+        for key, example in (("rate_per_s", 2), ("num_requests", 100)):
+            if getattr(workload, key) is None:
+                message = f"`load: {workload.load}` needs `{key}`, for example `{key}: {example}`"
+                yield file.mistake(message, *where)
+
+
+def _limits_leave_the_load_as_it_is(file: _File) -> Iterator[_Mistake]:
+    limits = {
+        name: engine.max_rate_per_s
+        for name, engine in file.entry.engines.items()
+        if engine.max_rate_per_s is not None
+    }
+    for name in limits:
+        if file.entry.engines[name].kind == "process":
+            message = (
+                "`max_rate_per_s` is for servers that are not ours (`kind: attach`); remove it"
+            )
+            yield file.mistake(message, "engines", name, "max_rate_per_s")
+    used = {variant.engine for variant in file.entry.variants}
+    for name in sorted(limits.keys() & used):
+        for number, workload in enumerate(file.entry.workloads):
+            if _is_distorted(workload, limits[name]):
+                message = (
+                    f"`max_rate_per_s: {limits[name]:g}` of engine `{name}` would distort this "
+                    "load; take `kind: generate`, or `load: constant` with a rate_per_s of at most "
+                    f"{limits[name]:g}"
+                )
+                yield file.mistake(message, "workloads", number)
+
+
+def _is_distorted(workload: GenerateEntry | ConcurrencyEntry, limit_per_s: float) -> bool:
+    """Evenly spaced sends leave one request at a time and evenly spaced arrivals as they are."""
+    if isinstance(workload, GenerateEntry):
+        return False
+    return workload.load != "constant" or (workload.rate_per_s or 0.0) > limit_per_s
 
 
 def _boots_are_even(file: _File) -> Iterator[_Mistake]:
@@ -302,7 +354,9 @@ _CHECKS: tuple[Callable[[_File], Iterator[_Mistake]], ...] = (
     _prompt_sets_exist,
     _warmups_are_other_prompts,
     _levels_rise,
-    _counts_belong_to_closed_loads,
+    _counts_fit_their_loads,
+    _rates_belong_to_arrivals,
+    _limits_leave_the_load_as_it_is,
     _boots_are_even,
 )
 
@@ -376,6 +430,7 @@ def _matrix(file: _File) -> Matrix:
         held_constant=entry.held_constant,
         device=entry.device,
         goals=entry.goals,
+        transport=entry.client.transport,
     )
 
 
@@ -398,17 +453,27 @@ def _variant(entry: VariantEntry, file: _File) -> Variant:
 
 
 def _engine(name: str, entry: EngineEntry) -> Engine:
-    values = entry.model_dump()
-    lists = {"command": tuple(entry.command), "metrics_urls": tuple(entry.metrics_urls)}
-    return Engine(name=name, **{**values, **lists})
+    values = entry.model_dump(exclude={"command", "metrics_urls", "timeouts"})
+    return Engine(
+        name=name,
+        command=tuple(entry.command),
+        metrics_urls=tuple(entry.metrics_urls),
+        timeouts=_timeouts(entry.timeouts),
+        **values,
+    )
+
+
+def _timeouts(entry: TimeoutsEntry) -> Timeouts:
+    return Timeouts(**entry.model_dump())
 
 
 def _workload(entry: GenerateEntry | ConcurrencyEntry, file: _File) -> Workload:
-    values = entry.model_dump(exclude={"prompts", "warmup", "levels"})
+    values = entry.model_dump(exclude={"prompts", "warmup", "levels", "timeouts"})
     if isinstance(entry, ConcurrencyEntry):
         values["levels"] = tuple(entry.levels)
     return Workload(
         prompts=_prompt_set(entry.prompts, file),
         warmup=None if entry.warmup is None else _prompt_set(entry.warmup, file),
+        timeouts=None if entry.timeouts is None else _timeouts(entry.timeouts),
         **values,
     )

@@ -3,6 +3,7 @@
 from typing import Any
 
 from harness.config.entries import (
+    ClientEntry,
     ConcurrencyEntry,
     DrafterEntry,
     EngineEntry,
@@ -12,6 +13,7 @@ from harness.config.entries import (
     ModelEntry,
     SamplingEntry,
     ScheduleEntry,
+    TimeoutsEntry,
     VariantEntry,
 )
 
@@ -23,7 +25,9 @@ _SECTIONS: tuple[tuple[str, type[Entry]], ...] = (
     ("`sampling:`", SamplingEntry),
     ("`workloads:`, kind generate", GenerateEntry),
     ("`workloads:`, kind concurrency", ConcurrencyEntry),
+    ("`timeouts:`", TimeoutsEntry),
     ("`schedule:`", ScheduleEntry),
+    ("`client:`", ClientEntry),
     ("`configs/models/<name>.yaml`", ModelEntry),
 )
 

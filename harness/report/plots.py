@@ -237,7 +237,7 @@ def throughput_by_concurrency(summary: Summary) -> list[Picture]:
     sections = [
         section
         for section in summary.sections
-        if section.workload == "concurrency" and len(section.levels) > 1
+        if section.load in SHAPES and len(section.levels) > 1
     ]
     if not sections:
         return []

@@ -16,6 +16,8 @@ SHAPES = {
     "single": "one request at a time",
     "wave": "in waves of c that start together",
     "closed": "with c always in flight",
+    "constant": "arriving at even distances, at most c in flight",
+    "poisson": "arriving at random moments, at most c in flight",
 }
 
 

@@ -437,6 +437,16 @@ GRIDS: Sequence[Grid] = (
     Grid(metric="ttft_p50", title="TTFT p50, ms", show=fmt.milliseconds),
     Grid(metric="ttft_p90", title="TTFT p90, ms", show=fmt.milliseconds),
     Grid(
+        metric="ttft_from_schedule_p50",
+        title="TTFT after the due moment p50, ms",
+        show=fmt.milliseconds,
+    ),
+    Grid(
+        metric="ttft_from_schedule_p99",
+        title="TTFT after the due moment p99, ms",
+        show=fmt.milliseconds,
+    ),
+    Grid(
         metric="acceptance_length",
         title="Acceptance length, tokens per round",
         show=fmt.length,

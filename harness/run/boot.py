@@ -1,14 +1,16 @@
 """Start an engine, wait until it really answers, stop it for certain.
 
 An engine gets a session of its own, so that Ctrl-C in the terminal does not reach it before we do,
-and so that everything it started can be ended with it. Ready means: /health says 200 and a real
-completion of one token came back (servers answer /v1/models while they still load).
+and so that everything it started can be ended with it; on Linux it dies with the harness, whatever
+ends that. Ready means: /health says 200 and a real completion of one token came back (servers
+answer /v1/models while they still load, and some a completion with an error inside).
 """
 
 import asyncio
 import atexit
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import psutil
 from asyncio_throttle.throttler import Throttler
 
@@ -27,7 +30,9 @@ from harness.adapters import ADAPTERS, Adapter
 from harness.adapters.base import Ask
 from harness.errors import BootError, PortInUseError
 from harness.records import Boot, Engine, Model, Sampling, Variant, Where
+from harness.run import launcher
 from harness.run.clock import utc_now
+from harness.run.sse import events
 
 PROJECT = Path(__file__).parents[2]
 """Where engines start: `python -m engines.dflash2` is found from here."""
@@ -171,28 +176,41 @@ def _runnable(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(sys.executable if word == "{python}" else word for word in argv)
 
 
+def _dying_with_us(argv: Sequence[str]) -> tuple[str, ...]:
+    """Elsewhere than on Linux an engine may outlive a killed harness, until `resume`."""
+    if sys.platform != "linux":
+        return tuple(argv)
+    return (sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *argv)
+
+
+def _found(program: str, engine: Engine) -> None:
+    """Seen from where engines start."""
+    path = program if os.path.isabs(program) or os.sep not in program else str(PROJECT / program)
+    if shutil.which(path) is None:
+        raise BootError(
+            f"engine {engine.name!r}: {program!r} cannot be started: no such program; check "
+            "`command` in the engine's file and that it is installed"
+        )
+
+
 async def _spawn(
     argv: Sequence[str], engine: Engine, log_folder: Path
 ) -> asyncio.subprocess.Process:
+    runnable = _runnable(argv)
+    _found(runnable[0], engine)
     with (
         open(log_folder / "stdout.log", "ab") as stdout,
         open(log_folder / "stderr.log", "ab") as stderr,
     ):
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *_runnable(argv),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env={**os.environ, **engine.environment},
-                cwd=PROJECT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise BootError(
-                f"engine {engine.name!r}: {argv[0]!r} cannot be started: {error.strerror}; check "
-                "`command` in the engine's file and that it is installed"
-            ) from error
+        process = await asyncio.create_subprocess_exec(
+            *_dying_with_us(runnable),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env={**os.environ, **engine.environment},
+            cwd=PROJECT,
+            start_new_session=True,
+        )
     _live_groups.add(process.pid)
     return process
 
@@ -286,7 +304,24 @@ async def _ask_ready(engine: RunningEngine, model: str) -> str | None:
             f"the engine of variant {engine.boot.variant!r} refuses a one-token completion with "
             f"HTTP {response.status_code}: {response.text[:300]}"
         )
-    return None if response.status_code == 200 else f"a completion says HTTP {response.status_code}"
+    if response.status_code != 200:
+        return f"a completion says HTTP {response.status_code}"
+    return _error_inside(response.content, engine.adapter)
+
+
+def _error_inside(stream: bytes, adapter: Adapter) -> str | None:
+    """What an answer with status 200 says of its own failure."""
+    for event in events([(0, stream)]):
+        if event.data is None or event.data.strip() == b"[DONE]":
+            continue
+        try:
+            decoded = msgspec.json.decode(event.data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return f"a completion holds an event that is no JSON: {event.data[:100]!r}"
+        error = adapter.read_event(decoded).error if isinstance(decoded, dict) else None
+        if error is not None or event.name == b"error":
+            return f"a completion says HTTP 200 and inside it: {error or event.data[:100]!r}"
+    return None
 
 
 def _one_token(model: str) -> Ask:

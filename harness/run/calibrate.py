@@ -24,11 +24,12 @@ from harness.records import (
     Lateness,
     Model,
     Sampling,
+    Timeouts,
     Variant,
     Where,
 )
 from harness.run import boot
-from harness.run.client import Endpoint, Exchange, Pool, Timeouts
+from harness.run.client import Endpoint, Exchange, Pool
 from harness.run.load import run_load
 from harness.run.parse import parse_exchange
 from harness.run.raw import Asked, raw_exchange
@@ -144,7 +145,7 @@ async def _wave(url: str, concurrency: int, *, num_tokens: int, **timetable: flo
     try:
         load = await run_load("wave", [request] * concurrency, pool, concurrency=concurrency)
     finally:
-        pool.abort()
+        await pool.aclose()
     return [_seen(exchange, num_tokens) for exchange in load.exchanges]
 
 

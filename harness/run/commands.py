@@ -37,6 +37,8 @@ from harness.run import files, machine, runner
 from harness.run.boot import PROJECT
 from harness.run.calibrate import calibrate, worst_s
 from harness.run.clock import utc_now
+from harness.run.limits import allow_open_files
+from harness.run.loops import loop_factory, loop_name
 from harness.run.progress import Reporter
 from harness.store import RunFolder, new_run_id
 
@@ -103,9 +105,11 @@ def told_unavailable(folder: RunFolder) -> tuple[str, ...]:
 
 
 def _measure(matrix: Matrix, plan: Plan, folder: RunFolder, progress: Reporter) -> None:
+    allow_open_files(_highest_level(plan))
+
     async def session() -> None:
         await runner.end_left_over(folder, progress)
-        await runner.recover(folder)
+        await runner.recover(folder, progress)
         calibration = await calibrate(_levels(plan), rates=SESSION_RATES)
         begun = _session(matrix, plan, folder, calibration)
         folder.append(begun)
@@ -137,9 +141,14 @@ def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
         await work
 
     try:
-        asyncio.run(main())
+        with asyncio.Runner(loop_factory=loop_factory()) as loop_runner:
+            loop_runner.run(main())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+def _highest_level(plan: Plan) -> int:
+    return max(cell.concurrency for cell in plan.cells)
 
 
 def _levels(plan: Plan) -> tuple[int, ...]:
@@ -164,6 +173,8 @@ def _session(matrix: Matrix, plan: Plan, folder: RunFolder, calibration: Calibra
         client_lateness_s=worst_s(calibration),
         resumed=number > 1,
         calibration=calibration,
+        transport=matrix.transport,
+        event_loop=loop_name(asyncio.get_running_loop()),
     )
 
 

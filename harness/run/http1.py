@@ -19,11 +19,16 @@ class Response:
         self.status: int | None = None
         self.headers: Mapping[str, str] = {}
         self.complete = False
-        self._pending = bytearray()  # bytes whose meaning the next read decides
+        self._pending = b""  # bytes whose meaning the next read decides
         self._chunked = False
         self._left: int | None = None  # body bytes to come, of the chunk or of all; None: till EOF
         self._after_chunk = False
         self._in_trailer = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether any byte of it came."""
+        return self.status is not None or bool(self._pending)
 
     @property
     def keeps_connection(self) -> bool:
@@ -32,12 +37,13 @@ class Response:
 
     def feed(self, data: bytes) -> bytes:
         """The body bytes among `data`."""
+        if self._pending:
+            data, self._pending = self._pending + data, b""
         if self.status is None:
-            self._pending += data
-            if not self._read_head():
+            rest = self._read_head(data)
+            if rest is None:
                 return b""
-            data = bytes(self._pending)
-            self._pending.clear()
+            data = rest
         return self._dechunk(data) if self._chunked else self._plain(data)
 
     def end(self) -> bool:
@@ -48,22 +54,24 @@ class Response:
 
     # --- head -------------------------------------------------------------------------------------
 
-    def _read_head(self) -> bool:
+    def _read_head(self, data: bytes) -> bytes | None:
+        """What follows the head; None when it is not complete yet."""
         while True:
-            end = self._pending.find(b"\r\n\r\n")
-            if end < 0:
-                return False
-            status, headers = _parse_head(bytes(self._pending[:end]))
-            del self._pending[: end + 4]
+            head, end, rest = data.partition(b"\r\n\r\n")
+            if not end:
+                self._pending = data
+                return None
+            status, headers = _parse_head(head)
             if status >= 200:  # 1xx only announces the response
                 break
+            data = rest
         self.status, self.headers = status, headers
         self._chunked = headers.get("transfer-encoding", "").lower().endswith("chunked")
         if self._chunked:
             self._left = 0
         elif "content-length" in headers:
             self._left = _number(headers["content-length"].encode(), 10)
-        return True
+        return rest
 
     # --- body -------------------------------------------------------------------------------------
 
@@ -76,25 +84,25 @@ class Response:
         return body
 
     def _dechunk(self, data: bytes) -> bytes:
-        self._pending += data
-        body = bytearray()
-        while not self.complete and (self._take_data(body) if self._left else self._take_line()):
-            pass
-        return bytes(body)
+        """Lines and chunk data in turn. Nearly always a read is one whole chunk or several."""
+        pieces: list[bytes] = []
+        at = 0
+        while not self.complete and at < len(data):
+            if self._left:
+                piece = data[at : at + self._left]
+                at += len(piece)
+                self._left -= len(piece)
+                pieces.append(piece)
+                continue
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                self._pending = data[at:]
+                break
+            self._take_line(data[at:end])
+            at = end + 2
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _take_data(self, body: bytearray) -> bool:
-        piece = self._pending[: self._left]
-        del self._pending[: len(piece)]
-        self._left = (self._left or 0) - len(piece)
-        body += piece
-        return self._left == 0
-
-    def _take_line(self) -> bool:
-        end = self._pending.find(b"\r\n")
-        if end < 0:
-            return False
-        line = bytes(self._pending[:end])
-        del self._pending[: end + 2]
+    def _take_line(self, line: bytes) -> None:
         if self._after_chunk:
             if line:
                 raise FramingError(f"a chunk is longer than its declared size: {line[:40]!r}")
@@ -102,9 +110,8 @@ class Response:
         elif self._in_trailer:
             self.complete = not line
         else:
-            self._left = _number(line.partition(b";")[0].strip(), 16)
+            self._left = _number(line.partition(b";")[0], 16)
             self._in_trailer, self._after_chunk = self._left == 0, self._left > 0
-        return True
 
 
 def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:

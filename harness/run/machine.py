@@ -30,6 +30,7 @@ _PACKAGES = (
     "safetensors",
     "tokenizers",
     "torch",
+    "uvloop",
 )
 
 

@@ -206,6 +206,10 @@ def _failure(raw: RawExchange, stream: _Stream) -> RequestError | None:
     if not stream.outputs:
         message = f"the stream ended in order but held no output ({_what_came(raw)})"
         return RequestError(kind="empty", message=message, http_status=raw.http_status)
+    n, _ = _output_tokens(stream)
+    if raw.asked.forced and n is not None and n < raw.asked.max_tokens:
+        message = f"{n} tokens came where exactly {raw.asked.max_tokens} were asked for"
+        return RequestError(kind="short", message=message, http_status=raw.http_status)
     return None
 
 
@@ -271,8 +275,16 @@ def _request(raw: RawExchange, stream: _Stream, error: RequestError | None) -> R
         text_sha256=hashlib.sha256(text.encode()).hexdigest() if stream.outputs else None,
         engine_timings=stream.timings,
         flags=_flags(raw, stream, n),
+        attempts=raw.attempts,
+        throttled=raw.throttled,
+        since_first_attempt_s=_since_first_attempt_s(raw),
+        reconnects=raw.reconnects,
         event_tokens_source=_event_tokens_source(stream),
     )
+
+
+def _since_first_attempt_s(raw: RawExchange) -> float | None:
+    return None if raw.first_t0_ns is None else (raw.t0_ns - raw.first_t0_ns) / 1e9
 
 
 def _event_row(raw: RawExchange, stream: _Stream) -> EventRow:
@@ -329,6 +341,8 @@ def _flags(raw: RawExchange, stream: _Stream, n: int | None) -> tuple[str, ...]:
         "unterminated_final_event": stream.unterminated,
         "buffered_stream": _came_at_once(raw, stream.outputs),
         "possible_cap": stream.finish_reason == "stop" and n == limit,
+        "after_failure": raw.after_failure,
+        "reconnected": raw.reconnects > 0,
         "over_cap": n is not None and n > limit,
     }
     return tuple(name for name, holds in marks.items() if holds)

@@ -1,10 +1,12 @@
-"""What a repetition left in memory, as it goes to the spool file and from there to the parser.
+"""A repetition between the socket and the parser: bytes with stamps, and the facts that the parser
+cannot know.
 
-Plain data: bytes with stamps and the facts that the parser cannot know. MessagePack carries bytes
-as they are.
+Reads lie in the spool as they came; what belongs to them stands in its trailer, as MessagePack.
 """
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,7 @@ import msgspec
 from harness.errors import ResultsError
 from harness.records import RepetitionEnd, RequestError, Snapshot, Where
 from harness.run.client import Exchange
+from harness.run.spool import TRAILER, Spool, read_frames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,7 @@ class Asked:
     kind: str
     index: int
     max_tokens: int
+    forced: bool = False  # exactly max_tokens were asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,12 @@ class RawExchange:
     content_encoding: str
     reads: tuple[tuple[int, bytes], ...]
     error: RequestError | None
+    number: int = 0  # of its reads in the spool
+    attempts: int = 1
+    throttled: int = 0
+    first_t0_ns: int | None = None
+    reconnects: int = 0
+    after_failure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +61,10 @@ class RawRepetition:
     snapshots: tuple[Snapshot, ...]  # with it, for requests without their counters say half
 
 
-def raw_exchange(asked: Asked, started_at: str, exchange: Exchange) -> RawExchange:
-    headers = exchange.response.headers
+def raw_exchange(
+    asked: Asked, started_at: str, exchange: Exchange, *, after_failure: bool = False
+) -> RawExchange:
+    headers = exchange.headers
     return RawExchange(
         asked=asked,
         started_at=started_at,
@@ -60,22 +72,42 @@ def raw_exchange(asked: Asked, started_at: str, exchange: Exchange) -> RawExchan
         t0_ns=exchange.t0_ns,
         end_ns=exchange.end_ns,
         connect_s=exchange.connect_s,
-        http_status=exchange.response.status,
+        http_status=exchange.http_status,
         content_type=headers.get("content-type", ""),
         content_encoding=headers.get("content-encoding", "identity"),
         reads=tuple(exchange.reads),
         error=exchange.error,
+        number=exchange.number,
+        attempts=exchange.attempts,
+        throttled=exchange.throttled,
+        first_t0_ns=exchange.first_t0_ns,
+        reconnects=exchange.reconnects,
+        after_failure=after_failure,
     )
 
 
-def encoded(repetition: RawRepetition) -> bytes:
-    return msgspec.msgpack.encode(repetition)
+def finish_spool(spool: Spool, repetition: RawRepetition) -> Path:
+    """Bring a repetition whose reads `spool` took to the disk, whole or not at all."""
+    return spool.finish(msgspec.msgpack.encode(repetition))
 
 
 def read_spool(path: Path) -> RawRepetition:
+    """The repetition with its reads. Those of attempts that were given up belong to nobody."""
+    reads: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    for number, at_ns, data in read_frames(path):
+        reads[number].append((at_ns, data))
+    trailer = _trailer(path, reads.pop(TRAILER, ()))
+    exchanges = tuple(
+        replace(raw, reads=tuple(reads.pop(raw.number, ()))) for raw in trailer.exchanges
+    )
+    return replace(trailer, exchanges=exchanges)
+
+
+def _trailer(path: Path, frames: Sequence[tuple[int, bytes]]) -> RawRepetition:
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=RawRepetition)
-    except msgspec.DecodeError as error:
+        ((_, data),) = frames
+        return msgspec.msgpack.decode(data, type=RawRepetition)
+    except (ValueError, msgspec.DecodeError) as error:
         raise ResultsError(
             f"{path}: no repetition that this dflashbench wrote ({error}); remove the file, its "
             "cell is then measured again"

@@ -271,7 +271,8 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_set(project):
     assert [session.resumed for session in folder.read(Session)] == [False, True]
 
 
-def test_a_run_that_was_killed_outright_is_gone_on_with_and_its_engine_ended(project):
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_run_that_was_killed_outright_takes_its_engine_along_and_is_gone_on_with(project):
     process = started(project)
     try:
         wait_for(lambda: _second_boot(project))
@@ -281,13 +282,10 @@ def test_a_run_that_was_killed_outright_is_gone_on_with_and_its_engine_ended(pro
     (path,) = project.results.iterdir()
     folder = RunFolder.open(path)
     orphan = folder.boots()[-1]
-    assert psutil.pid_exists(orphan.pid or 0)
+    wait_for(lambda: _group_is_gone(orphan.pid or 0))
     assert commands.status(path).state == "interrupted"
 
     commands.resume(path, progress=PlainLines())
-    assert _group_is_gone(orphan.pid or 0)
-    stopped = next(b for b in folder.boots() if b.where.boot_id == orphan.where.boot_id)
-    assert stopped.error == "outlived its harness; stopped later"
     assert commands.exit_code(folder) == 0
     assert len(measured(folder)) == 28
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from harness.errors import BootError, PortInUseError
 from harness.records import Boot, Engine, Model, Variant, Where
 from harness.run import boot
-from harness.scripted_server import DONE, Received, Script, page, serving
+from harness.scripted_server import DONE, Received, Script, chunk, event, page, serving
 
 WHERE = Where(run_id="r", session_id="s1", block_id="b1", boot_id="b1-s1")
 SCRIPTED = ("{python}", "-m", "harness.scripted_server")
@@ -105,6 +106,38 @@ time.sleep(99)
 """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_an_engine_dies_with_a_harness_that_is_killed(tmp_path):
+    harness = subprocess.Popen(
+        [sys.executable, "-c", HARNESS, str(tmp_path)], cwd=boot.PROJECT, stdout=subprocess.PIPE
+    )
+    assert harness.stdout is not None
+    engine = psutil.Process(int(harness.stdout.readline()))
+    try:
+        assert engine.is_running()
+        harness.kill()
+        harness.communicate()
+        psutil.wait_procs([engine], timeout=60)
+        assert not lives(engine.pid)
+    finally:
+        harness.kill()
+
+
+HARNESS = """
+import asyncio, sys
+from pathlib import Path
+from harness.run import boot
+from tests.harness.test_boot import WHERE, sleeping, variant
+
+async def main():
+    engine = await boot.launch(variant(*sleeping(), adapter="openai"), {}, WHERE, Path(sys.argv[1]))
+    print(engine.boot.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
 async def test_whatever_an_engine_started_is_ended_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr(boot, "GRACE_S", 1.5)
     stubborn = variant("{python}", "-c", STUBBORN, "{port}", adapter="openai")
@@ -166,6 +199,43 @@ async def test_a_process_that_only_has_the_number_of_an_old_engine_is_left_alone
         assert boot.left_over([other]) == ()
     finally:
         await boot.stop(engine)
+
+
+# --- ready ----------------------------------------------------------------------------------------
+
+
+async def test_an_error_inside_an_answer_of_status_200_is_not_ready(tmp_path):
+    """As a server that still loads its weights may answer."""
+    asked: list[str] = []
+    loading = event({"error": {"message": "Loading model", "code": 503}}) + DONE
+
+    def respond(received: Received) -> Script:
+        if received.path != "/v1/chat/completions":
+            return page("{}")
+        asked.append(received.path)
+        body = loading if len(asked) < 3 else chunk({"content": "a"}, "length") + DONE
+        return Script(sends=[(0, body)])
+
+    with serving(respond) as server:
+        engine = await boot.launch(variant(*sleeping(), adapter="openai"), {}, WHERE, tmp_path)
+        await engine.http.aclose()
+        engine.http = httpx.AsyncClient(base_url=server.url, trust_env=False)
+        await boot.wait_ready(engine, "scripted")
+        await boot.stop(engine)
+    assert len(asked) == 3
+
+
+async def test_an_engine_that_only_ever_answers_with_an_error_inside_says_which(tmp_path):
+    broken = event({"error": {"message": "no memory left"}}) + DONE
+
+    def respond(received: Received) -> Script:
+        is_chat = received.path == "/v1/chat/completions"
+        return Script(sends=[(0, broken)]) if is_chat else page("{}")
+
+    with serving(respond) as server:
+        of = variant(adapter="openai", kind="attach", url=server.url)
+        with pytest.raises(BootError, match=r"HTTP 200 and inside it: .*no memory"):
+            await booted(of, tmp_path)
 
 
 # --- servers that run already ---------------------------------------------------------------------

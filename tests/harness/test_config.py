@@ -8,7 +8,7 @@ import pytest
 from harness.config import load_matrix, matrix_page, matrix_schema
 from harness.errors import ConfigError
 from harness.plan import make_plan
-from harness.records import Drafter, Model, Sampling, Schedule
+from harness.records import Drafter, Model, Sampling, Schedule, Timeouts
 
 PROJECT = Path(__file__).parents[2]
 
@@ -304,7 +304,7 @@ def test_a_mistake_in_a_used_file_is_told_at_its_place_there(project: Path) -> N
 def test_an_unknown_key_is_told_with_the_nearest_one(project: Path) -> None:
     assert mistake(project, changed("    repetitions: 3", "    repetitons: 3")) == (
         "17:5: unknown key `repetitons`; did you mean `repetitions`?; known here: prompts, warmup, "
-        "repetitions, max_tokens, length, kind"
+        "repetitions, max_tokens, length, timeouts, retries, kind"
     )
 
 
@@ -343,7 +343,8 @@ def test_a_value_that_cannot_be_is_quoted_with_what_it_must_be(
         (
             "load: closed",
             "load: closd",
-            "22:11: `load: closd` is not one of wave, closed; did you mean `closed`?",
+            "22:11: `load: closd` is not one of wave, closed, constant, poisson; did you mean "
+            "`closed`?",
         ),
         (
             "kind: concurrency",
@@ -551,6 +552,75 @@ def test_keys_that_do_not_fit_together_are_told_with_what_to_do(
     project: Path, before: str, after: str, said: str
 ) -> None:
     assert mistake(project, changed(before, after)).startswith(said)
+
+
+ARRIVALS = "load: poisson\n    rate_per_s: 2\n    num_requests: 20\n    seed: 7\n"
+
+
+def test_arrivals_timeouts_and_the_client_are_read(project: Path) -> None:
+    text = changed("load: closed\n", f"{ARRIVALS}    retries: 2\n    timeouts: {{idle_s: 5}}\n")
+    text = text.replace("bundled.yaml}", "bundled.yaml, timeouts: {first_event_s: 30}}")
+    matrix = load_matrix(written(project, text + "client: {transport: httpx}\n"))
+    generate, poisson = matrix.workloads
+    assert (poisson.load, poisson.rate_per_s, poisson.num_requests) == ("poisson", 2.0, 20)
+    assert (poisson.seed, poisson.retries) == (7, 2)
+    assert poisson.timeouts == Timeouts(idle_s=5.0)
+    assert generate.timeouts is None
+    assert matrix.variants[0].engine.timeouts == Timeouts(first_event_s=30.0)
+    assert matrix.transport == "httpx"
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (
+            "load: poisson\n    num_requests: 9\n",
+            "19:5: `load: poisson` needs `rate_per_s`, for example `rate_per_s: 2`",
+        ),
+        (
+            "load: constant\n    rate_per_s: 2\n",
+            "19:5: `load: constant` needs `num_requests`, for example `num_requests: 100`",
+        ),
+        (
+            "load: closed\n    rate_per_s: 2\n",
+            "23:17: `rate_per_s` means nothing for `load: closed`; remove it, or write",
+        ),
+        ("load: poisson\n    rate_per_s: 0\n", "`rate_per_s: 0` must be more than 0"),
+    ],
+)
+def test_a_rate_belongs_to_arrivals(project: Path, load: str, said: str) -> None:
+    assert said in mistake(project, changed("load: closed\n", load))
+
+
+ATTACHED = "{adapter: openai, kind: attach, url: http://h, max_rate_per_s: 2}"
+
+
+@pytest.mark.parametrize(
+    ("load", "distorted"),
+    [
+        ("load: closed\n", True),
+        ("load: wave\n", True),
+        (ARRIVALS, True),
+        ("load: constant\n    rate_per_s: 2.5\n    num_requests: 9\n", True),
+        ("load: constant\n    rate_per_s: 2\n    num_requests: 9\n", False),
+    ],
+)
+def test_a_limit_that_would_distort_a_load_is_refused(
+    project: Path, load: str, distorted: bool
+) -> None:
+    text = changed("{use: configs/engines/bundled.yaml}", ATTACHED)
+    text = text.replace("load: closed\n", load)
+    if distorted:
+        assert "`max_rate_per_s: 2` of engine `bundled` would distort this load" in mistake(
+            project, text
+        )
+    else:
+        assert load_matrix(written(project, text)).variants[0].engine.max_rate_per_s == 2.0
+
+
+def test_a_limit_for_an_engine_of_ours_is_refused(project: Path) -> None:
+    text = changed("bundled.yaml}", "bundled.yaml, max_rate_per_s: 2}")
+    assert "for servers that are not ours" in mistake(project, text)
 
 
 def test_too_few_requests_for_the_highest_level_are_refused(project: Path) -> None:

@@ -16,6 +16,7 @@ from harness.records import (
     Prompt,
     PromptSet,
     Sampling,
+    Timeouts,
     Variant,
     Workload,
 )
@@ -178,12 +179,25 @@ def test_levels_prompts_and_token_limits_share_a_protocol() -> None:
         {"load": "closed", "num_requests": 10},
         {"assignment": "round-robin"},
         {"length": "forced"},
+        {"load": "constant", "rate_per_s": 2.0, "num_requests": 10},
+        {"retries": 1},
     ],
 )
 def test_how_a_number_is_made_enters_the_protocol_id(change: dict[str, object]) -> None:
     ids = {keys.protocol_id(replace(WAVE, **change), GREEDY), keys.protocol_id(WAVE, GREEDY)}
     ids.add(keys.protocol_id(WAVE, Sampling(temperature=1.0)))
     assert len(ids) == 3
+
+
+def test_another_transport_is_another_protocol() -> None:
+    assert keys.protocol_id(WAVE, GREEDY, "asyncio") == keys.protocol_id(WAVE, GREEDY)
+    assert keys.protocol_id(WAVE, GREEDY, "httpx") != keys.protocol_id(WAVE, GREEDY)
+
+
+def test_how_long_the_client_waits_is_no_part_of_any_identity() -> None:
+    patient = replace(WAVE, timeouts=Timeouts(first_event_s=9.0))
+    assert wave_key(patient) == wave_key()
+    assert keys.protocol_id(patient, GREEDY) == keys.protocol_id(WAVE, GREEDY)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from harness.errors import ConfigError
 from harness.plan import (
     WARMUP,
     Durations,
+    arrivals_s,
     durations_of,
     make_plan,
     num_requests,
@@ -337,6 +340,51 @@ def test_the_warm_up_sends_its_own_prompts_once_or_one_wave_of_them() -> None:
     assert sent(wave, warmup, WARMUP) == ["p1", "p2", "p1"]
     closed = only_cell(replace(WAVES, levels=(4,), load="closed"))
     assert sent(closed, warmup, WARMUP) == ["p1", "p2", "p1", "p2"]
+
+
+def test_arrivals_warm_up_with_each_prompt_once() -> None:
+    warmup = prompt_set(2, name="warmup")
+    cell = only_cell(replace(CONSTANT, levels=(64,)))
+    assert sent(cell, warmup, WARMUP) == ["p1", "p2"]
+
+
+# --- when each request arrives --------------------------------------------------------------------
+
+CONSTANT = replace(WAVES, load="constant", levels=(8,), rate_per_s=4.0, num_requests=10)
+POISSON = replace(CONSTANT, load="poisson")
+
+
+def test_constant_arrivals_stand_evenly_apart() -> None:
+    assert arrivals_s(CONSTANT, 0, 4) == (0.0, 0.25, 0.5, 0.75)
+
+
+def test_a_load_without_a_rate_has_no_arrivals() -> None:
+    assert arrivals_s(WAVES, 0, 4) == ()
+
+
+def test_poisson_arrivals_depend_on_seed_and_repetition_alone() -> None:
+    first = arrivals_s(POISSON, 0, 20)
+    assert first == arrivals_s(replace(POISSON, max_tokens=9, levels=(2,)), 0, 20)
+    assert first[:5] == arrivals_s(POISSON, 0, 5)
+    others = {arrivals_s(POISSON, 1, 20), arrivals_s(replace(POISSON, seed=1), 0, 20)}
+    assert len(others | {first}) == 3
+
+
+def test_gaps_between_poisson_arrivals_are_exponential_and_independent() -> None:
+    arrivals = np.array(arrivals_s(POISSON, 0, 20_001))
+    gaps = np.diff(arrivals)
+    assert arrivals[0] == 0.0
+    assert gaps.mean() == pytest.approx(0.25, rel=0.03)
+    assert stats.kstest(gaps * 4.0, "expon").pvalue > 0.01
+    assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 0.03
+
+
+def test_a_cell_of_arrivals_knows_its_rate_and_has_keys_of_its_own() -> None:
+    cells = [only_cell(each) for each in (CONSTANT, POISSON, replace(CONSTANT, rate_per_s=2.0))]
+    assert [cell.rate_per_s for cell in cells] == [4.0, 4.0, 2.0]
+    assert [cell.num_requests for cell in cells] == [10, 10, 10]
+    for key in ("workload_key", "protocol_id", "cell_id"):
+        assert len({getattr(cell, key) for cell in cells}) == 3
 
 
 # --- remarks --------------------------------------------------------------------------------------

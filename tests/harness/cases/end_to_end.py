@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,9 +16,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from harness import cli
-from harness.records import Request
-from harness.run import commands, runner
-from harness.run.client import Timeouts
+from harness.records import Request, Timeouts
+from harness.run import commands
 from harness.scripted_server import DONE, Received, Respond, Script, chunk, page, serving, usage
 from harness.store import RunFolder
 from tests.e2e.conftest import known_calibration
@@ -32,7 +31,7 @@ ONE_OF_EACH = "{kind: generate, prompts: cases, repetitions: 1, max_tokens: 4096
 MATRIX = """
 name: {name}
 engines:
-  scripted: {{adapter: {adapter}, kind: attach, url: "{url}"}}
+  scripted: {{adapter: {adapter}, kind: attach, url: "{url}"{timeouts}}}
 variants:
 {variants}
 workloads:
@@ -135,11 +134,36 @@ def measure(
                 variants="".join(f"  - {variant}\n" for variant in variants),
                 workloads="".join(f"  - {workload}\n" for workload in workloads),
                 boots=boots,
+                timeouts="" if timeouts is None else f", timeouts: {_section(timeouts)}",
                 more=more,
             ),
             encoding="utf-8",
         )
-        exit_code, stdout, stderr = _command_line(path, matrix, timeouts)
+        exit_code, stdout, stderr = _command_line(path, matrix)
+    return _outcome(path, asked, exit_code, stdout, stderr)
+
+
+def measure_process(path: Path, arguments: Sequence[str], workload: str) -> Outcome:
+    """The same with the scripted server as an engine of its own, which the harness starts and may
+    lose; two prompts. The server keeps what it was asked for itself.
+    """
+    _write_project(path, dict.fromkeys(("x", "y"), ()), {})
+    command = json.dumps(["{python}", "-m", "harness.scripted_server", *arguments])
+    matrix = path / "matrix.yaml"
+    matrix.write_text(
+        f"name: cases\n"
+        f"engines:\n  scripted: {{adapter: dflash2, command: {command}}}\n"
+        f"variants:\n  - {{name: plain, engine: scripted, target: model}}\n"
+        f"workloads:\n  - {workload}\n"
+        f"schedule: {{order: listed, boots: 1}}\n",
+        encoding="utf-8",
+    )
+    return _outcome(path, (), *_command_line(path, matrix))
+
+
+def _outcome(
+    path: Path, asked: Sequence[Received], exit_code: int, stdout: str, stderr: str
+) -> Outcome:
     assert (path / "results").is_dir(), stderr
     (run,) = (path / "results").iterdir()
     report = path / "reports" / run.name
@@ -155,14 +179,17 @@ def measure(
     )
 
 
-def _command_line(path: Path, matrix: Path, timeouts: Timeouts | None) -> tuple[int, str, str]:
+def _section(timeouts: Timeouts) -> str:
+    values = {name: value for name, value in asdict(timeouts).items() if value is not None}
+    return json.dumps(values).replace('"', "")
+
+
+def _command_line(path: Path, matrix: Path) -> tuple[int, str, str]:
     arguments = ["run", str(matrix)]
     arguments += ["--results", str(path / "results"), "--reports", str(path / "reports")]
     stdout, stderr = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
         patch.setattr(commands, "calibrate", known_calibration)
-        if timeouts is not None:
-            patch.setattr(runner, "Timeouts", lambda: timeouts)
         exit_code = cli.main(arguments)
     return exit_code, stdout.getvalue(), stderr.getvalue()
 
