@@ -8,13 +8,22 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 MATRIX := configs/matrices/quickstart.yaml
 
-.PHONY: quickstart test check machine clean
+.PHONY: quickstart test test-external nightly check machine clean
 
 quickstart: $(VENV)/engine.ok
 	$(BIN)/dflashbench run $(MATRIX)
 
 test: $(VENV)/dev.ok check
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not external and not nightly"
+
+# Against real llama.cpp and vLLM: builds the one and downloads the other first (tests/external/install).
+test-external: $(VENV)/dev.ok
+	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" tests/external/install
+	$(BIN)/pytest -m external -s tests
+
+# A million random streams through the parser.
+nightly: $(VENV)/dev.ok
+	$(BIN)/pytest -m nightly tests
 
 check: $(VENV)/dev.ok
 	$(BIN)/ruff format --check .

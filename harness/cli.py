@@ -9,6 +9,7 @@ user.
 
 import argparse
 import difflib
+import io
 import json
 import os
 import sys
@@ -35,6 +36,9 @@ SUPPOSED_SPREAD = 0.01  # between boots, where no run has shown one yet
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # names hold what a locale of C cannot print
     try:
         options = _parser().parse_args(arguments)
         command: Callable[[argparse.Namespace], int] = options.command

@@ -166,7 +166,7 @@ def why_no_peak(view: CellView) -> str:
 
 def why_no_prefill(view: CellView) -> str:
     if view.cell.max_tokens != 1:
-        return "measured where `max_tokens` is 1"
+        return "measured where max_tokens is 1"
     if any(request.prompt_tokens is None for request in view.ok):
         return "the engine reports no prompt tokens"
     return "the whole prompt came from the prefix cache"

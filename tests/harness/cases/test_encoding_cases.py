@@ -1,11 +1,48 @@
-"""ENC cases: a prompt is the file's, whatever line ends a checkout gave it."""
+"""ENC cases: prompts reach the engine as the file's bytes, whatever locale or checkout there is."""
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from harness.prompts import load_prompt_set
+from harness.records import Manifest
+from harness.scripted_server import DONE, Received, Script, page, serving, usage
+from harness.store import RunFolder
+from tests.harness.cases.end_to_end import FIN, READY, ROLE, C
 
 CHECKOUT = Path(__file__).parents[3]
+PROMPT = "Erkläre “Käse” – 中文 🚀"
+LOCALES = {
+    "utf-8": {"LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"},
+    "ascii": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+}
+
+MATRIX = """\
+name: odd
+engines:
+  scripted: {adapter: openai, kind: attach, url: "%s"}
+variants:
+  - {name: "Käse 🚀", engine: scripted, target: model-Käse}
+workloads:
+  - {kind: generate, prompts: odd, repetitions: 1, max_tokens: 64}
+schedule: {order: listed, boots: 1}
+"""
+
+WITHOUT_CALIBRATION = """\
+import sys
+from harness import cli
+from harness.run import commands
+from tests.e2e.conftest import known_calibration
+
+commands.calibrate = known_calibration
+if __name__ == "__main__":
+    sys.exit(cli.main(sys.argv[1:]))
+"""
 
 
 def line(text: str, prompt_id: str = "p1") -> str:
@@ -19,6 +56,96 @@ def line(text: str, prompt_id: str = "p1") -> str:
         },
         ensure_ascii=False,
     )
+
+
+def dflashbench(path: Path, environment: dict[str, str], *arguments: str) -> tuple[int, bytes]:
+    """The command line in a process of its own; what it said on stdout and stderr together."""
+    done = subprocess.run(
+        [sys.executable, "-X", "warn_default_encoding", str(path / "driver.py"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=path,
+        env={**os.environ, **environment, "PYTHONPATH": str(CHECKOUT)},
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What one locale made of it."""
+
+    bodies: list[bytes]  # as the server got them
+    manifest: Manifest
+    report: Path
+    said: dict[str, tuple[int, bytes]]  # command -> exit code, output
+
+
+def run_under(path: Path, environment: dict[str, str]) -> Ran:
+    bodies: list[bytes] = []
+
+    def respond(request: Received) -> Script:
+        if request.path != "/v1/chat/completions":
+            return page("{}", status=404)
+        if "Hello" in request.body.decode():
+            return READY
+        bodies.append(request.body)
+        end = FIN("stop", usage=usage(9, 2)) + DONE
+        return Script(sends=[(0.02, ROLE + C("Käse ")), (0.1, C("🚀") + end)])
+
+    path.mkdir()
+    (path / "pyproject.toml").write_text("", encoding="utf-8")
+    (path / "driver.py").write_text(WITHOUT_CALIBRATION, encoding="utf-8")
+    for name in ("prompts", "model-Käse"):
+        (path / name).mkdir()
+    (path / "prompts" / "odd.jsonl").write_bytes((line(PROMPT) + "\n").encode())
+    with serving(respond) as server:
+        (path / "odd.yaml").write_text(MATRIX % server.url, encoding="utf-8")
+        said = {"run": dflashbench(path, environment, "run", "odd.yaml")}
+    if environment is LOCALES["ascii"]:
+        said["plan"] = dflashbench(path, environment, "plan", "odd.yaml")
+        said["show"] = dflashbench(path, environment, "show", "latest")
+        said["json"] = dflashbench(path, environment, "show", "latest", "--json")
+    (run,) = (path / "results").iterdir()
+    return Ran(
+        bodies=bodies,
+        manifest=RunFolder.open(run).manifest,
+        report=path / "reports" / run.name,
+        said=said,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    folder = tmp_path_factory.mktemp("locales")
+    return {name: run_under(folder / name, environment) for name, environment in LOCALES.items()}
+
+
+def test_b123_the_same_bytes_are_sent_and_hashed_under_every_locale(runs: dict[str, Ran]) -> None:
+    (there, here) = (runs[name] for name in LOCALES)
+
+    assert there.bodies == here.bodies
+    (body,) = here.bodies
+    assert json.loads(body)["messages"] == [{"role": "user", "content": PROMPT}]
+    assert there.manifest.prompt_sets == here.manifest.prompt_sets
+    assert there.manifest.prompt_kinds == {"odd": {"p1": "prose – 中文"}}
+
+
+def test_b123_no_command_stumbles_over_a_sign_that_the_locale_lacks(runs: dict[str, Ran]) -> None:
+    ran = runs["ascii"]
+
+    assert list(ran.said) == ["run", "plan", "show", "json"]
+    for command, (code, output) in ran.said.items():
+        assert code in (0, 3), (command, output.decode(errors="replace"))
+        assert b"Traceback" not in output
+        assert b"EncodingWarning" not in output
+    assert "Käse 🚀".encode() in ran.said["plan"][1]
+    assert "Käse 🚀".encode() in ran.said["show"][1]
+    rows = [json.loads(row) for row in ran.said["json"][1].decode("utf-8").splitlines()]
+    assert {row["variant"] for row in rows} == {"Käse 🚀"}
+    text = (ran.report / "RESULTS.md").read_text(encoding="utf-8")
+    assert "| Käse 🚀 |" in text
+    assert "prose – 中文" in text
 
 
 # --- B124 -----------------------------------------------------------------------------------------

@@ -549,3 +549,25 @@ def test_b76_a_router_that_counts_for_itself_is_unavailable(tmp_path: Any) -> No
     )
     told = reason(outcome, "acceptance_length", "B76")
     assert told == "unavailable: no series of vllm at /metrics"
+
+
+def test_b76_the_workers_behind_a_router_are_summed(tmp_path: Any) -> None:
+    workers = [
+        CountingServer({"B76": {**work(181), **drafting(60, 420, 120)}}, always=BOOTED),
+        CountingServer({"B76": {**work(170, requests=0), **drafting(40, 280, 130)}}, always=BOOTED),
+    ]
+
+    def answer(asked: int) -> Sends:
+        for worker in workers:
+            worker.answer("B76", 351)(asked)  # type: ignore[operator]
+        return reply(351)
+
+    with serving(workers[0].metrics) as first, serving(workers[1].metrics) as second:
+        outcome = measure(
+            tmp_path,
+            {"B76": answer},
+            variants=[DRAFTED],
+            adapter=f'vllm, metrics_urls: ["{first.url}/metrics", "{second.url}/metrics"]',
+            pages={"/metrics": lambda _: text(ROUTER)},
+        )
+    assert value(outcome, "acceptance_length", "B76") == 3.5

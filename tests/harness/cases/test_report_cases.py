@@ -341,3 +341,18 @@ def test_b115_the_row_without_speculation_is_there_and_speedups_are_over_it(tmp_
         assert not re.search(r"\b(nan|NaN)\b", path.read_text(encoding="utf-8")), path.name
     assert not re.search(r"\bnan\b", text)
     assert told["verdict"] == "ok"
+
+
+def test_b112_a_stream_that_came_in_one_burst_has_no_rate(tmp_path: Path) -> None:
+    """256 tokens in one write and the end 3 ms later: 85,000 tok/s to who divides."""
+    burst = ROLE + b"".join(C(f"t{number} ") for number in range(8))
+    end = FIN("stop", usage=us(3, 256)) + DONE
+    found = measure(tmp_path, {"held back": [(0.2, burst), (0.203, end)]})
+
+    (request,) = found.requests
+    rate = found.row("decode_rate", kind="held back")
+    strict = found.row("decode_rate_strict", kind="held back")
+    assert "buffered_stream" in request.flags
+    assert (request.status, request.output_tokens) == ("ok", 256)
+    assert (rate["value"], strict["value"]) == (None, None)
+    assert rate["reason"]

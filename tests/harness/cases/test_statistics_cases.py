@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import checks
-from harness.analysis import comparisons, outputs, stats
+from harness.analysis import comparisons, outputs, stats, throughput
 from harness.analysis.metrics import METRICS
 from harness.analysis.summary import summarise
 from harness.cell_view import CellView, OutputEvents
@@ -349,3 +349,30 @@ def test_b93_outputs_that_differ_under_load_accuse_nobody(tmp_path: Path) -> Non
     assert all(item.num_identical == item.num_compared for item in summary.losslessness)
     assert [verdict for verdict in summary.verdicts if verdict.level == "invalid"] == []
     assert "differ" not in sentences.headline(summary)
+
+
+# --- a rate of arrivals ---------------------------------------------------------------------------
+
+
+def test_b82_what_waited_for_its_turn_counts_from_the_moment_it_was_due(tmp_path: Path) -> None:
+    """Ten due every 0.1 s at a server of one slot whose first answer takes 1 s, the others 1 ms."""
+    view = _four_streams(tmp_path)
+    (first, *_) = view.requests
+    due_s = [number / 10 for number in range(10)]
+    sent_s = [0.0, *(1.0 + 0.001 * number for number in range(9))]
+    requests = tuple(
+        replace(
+            first,
+            index=number,
+            send_lateness_s=sent_s[number] - due_s[number],
+            ttft_s=1.0 if number == 0 else 0.001,
+        )
+        for number in range(10)
+    )
+    seen = replace(view, requests=requests)
+    from_due = METRICS["ttft_from_schedule_p50"].compute(seen)
+
+    assert from_due.value == pytest.approx(0.5545)
+    assert METRICS["ttft_p50"].compute(seen).value == pytest.approx(0.001)  # as a sender sees it
+    latest = throughput.ttft_from_schedule_percentile(0.9)(seen)
+    assert latest.value == pytest.approx(0.9109)  # a tenth of the way from 0.901 to 1.0
