@@ -189,10 +189,12 @@ class FakeEngine:
     def _last(self, wish: _Wish, at_ns: int, sent_ns: Sequence[int]) -> bytes:
         """The ledger first: who has seen the end finds it in the counters."""
         self._book(wish)
-        totals = usage(wish.prompt_tokens, wish.num_tokens)
+        total = usage(wish.prompt_tokens, wish.num_tokens)
         timings = {"received_ns": at_ns, "sent_ns": list(sent_ns)}
-        end = event({"choices": [_choice(wish.form, "", finish=wish.finish)]})
-        return end + event({"choices": [], "usage": totals, "timings": timings}) + DONE
+        kind = _object(wish.form)
+        end = event({"object": kind, "choices": [_choice(wish.form, "", finish=wish.finish)]})
+        totals = {"object": kind, "choices": [], "usage": total, "timings": timings}
+        return end + event(totals) + DONE
 
     def _over(self, wish: _Wish, whole: bool) -> None:
         self._running -= 1
@@ -241,8 +243,8 @@ def _die() -> None:
 
 def _wish(body: Mapping[str, Any], law: Law, *, chat: bool) -> _Wish:
     law = replace(law, **body.get("scripted", {}))  # a request may bring a timetable of its own
-    texts = [message["content"] for message in body["messages"]] if chat else [body["prompt"]]
-    prompt = "".join(texts)
+    said = [message["content"] for message in body["messages"]] if chat else [body["prompt"]]
+    prompt = "".join(map(_text, said))
     limit = body.get("max_tokens") or body.get("max_completion_tokens") or law.kv_len
     wanted = law.num_tokens or natural_length(prompt)
     num_tokens = limit if body.get("ignore_eos") else min(wanted, limit)
@@ -258,6 +260,11 @@ def _wish(body: Mapping[str, Any], law: Law, *, chat: bool) -> _Wish:
             token_ids=body.get("return_token_ids", False),
         ),
     )
+
+
+def _text(content: Any) -> str:
+    """Some clients send a list of parts (vLLM's)."""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _timetable(wish: _Wish) -> list[tuple[float, int]]:
@@ -290,10 +297,15 @@ def _output(before: int, num_tokens: int, prompt_tokens: int, form: _Form) -> by
     choice = _choice(form, "".join(f"w{token} " for token in ids))
     if form.token_ids:
         choice["token_ids"] = ids
-    payload: dict[str, Any] = {"choices": [choice]}
+    payload: dict[str, Any] = {"object": _object(form), "choices": [choice]}
     if form.running_usage:
         payload["usage"] = usage(prompt_tokens, before + num_tokens)
     return event(payload)
+
+
+def _object(form: _Form) -> str:
+    """Some clients read no event without it (aiperf 0.13)."""
+    return "chat.completion.chunk" if form.chat else "text_completion"
 
 
 def _choice(form: _Form, text: str, *, finish: str | None = None) -> dict[str, Any]:
