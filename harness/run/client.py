@@ -2,7 +2,7 @@
 
 Nothing is parsed here but HTTP's framing: a read is stamped and handed on, and looked at after the
 repetition. A connection is plain asyncio, not httpx: measured side by side at 256 streams, httpx
-0.28 delays sends by seconds and costs ten times the CPU (httpx does everything that is not timed,
+0.28 delays sends by seconds and costs seven times the CPU (httpx does everything that is not timed,
 and stays selectable: `transports`).
 
 Rules: connections are opened before they are needed; no proxy is taken from the environment; the

@@ -1,6 +1,6 @@
 """The same exchanges carried by httpx: for what our own client does not speak, and to check it.
 
-It costs about ten times the CPU per event (benchmarks/client), and httpx opens connections only
+It costs about seven times the CPU per event (benchmarks/client), and httpx opens connections only
 with a request, so `prepare` can do nothing: the first requests of a cell have a `connect_s`. Stamps
 come from httpcore's trace hooks: `t0` just before the request's head is written.
 """
