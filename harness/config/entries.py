@@ -329,7 +329,7 @@ class ClientEntry(Entry):
 
     transport: Literal["asyncio", "httpx"] = Field(
         default="asyncio",
-        description="what carries the requests. `httpx` costs about ten times the CPU and opens "
+        description="what carries the requests. `httpx` costs about seven times the CPU and opens "
         "connections only with a request: a second opinion at low concurrency, with a protocol id "
         "of its own",
     )
