@@ -35,6 +35,7 @@ check: $(VENV)/dev.ok
 machine:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed: sudo apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); dflashbench needs Python 3.11 or newer: install one and say PYTHON=python3.11"; exit 1; }
+	@command -v gcc >/dev/null || { echo "gcc is not installed; packages without a wheel for this machine need it: sudo apt-get install gcc"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: sudo apt-get install python3-venv"; exit 1; }
 
 $(VENV)/bin/python: | machine

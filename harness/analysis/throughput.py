@@ -46,7 +46,10 @@ def step_time_groups(view: CellView) -> Groups:
 
 
 def peak_rate_groups(view: CellView) -> Groups:
-    """Where an engine tells only a total, it is shared out evenly over the events."""
+    """Where an engine tells only a total, it is shared out evenly over the events.
+
+    None at all where a stream is too short to have a peak: what is left would be the slow ones.
+    """
 
     def figure(request: Request) -> float | None:
         events = view.events.get(str(request.where.request_id))
@@ -58,6 +61,8 @@ def peak_rate_groups(view: CellView) -> Groups:
         counts = known if whole else [n / len(events.tokens)] * len(events.tokens)
         return measures.peak_rate(_seconds(view, request), counts)
 
+    if any(figure(request) is None for request in view.ok):
+        return ((),)
     return _by_prompt(view, figure)
 
 

@@ -506,7 +506,7 @@ def _first_notes(summary: Summary, section: Section) -> tuple[str, ...]:
     return (
         *notes,
         f"At c = {levels} a wave holds no whole round of the {num_prompts} prompts, so waves "
-        "differ in mix and the figure is that of the median wave. The closed loop has no such "
+        "differ in prompts and the figure is that of the median wave. The closed loop has no such "
         "step.",
     )
 
@@ -767,11 +767,16 @@ def _interval_notes(summary: Summary, section: Section) -> tuple[str, ...]:
     boots = min((len(view.boots) for view in section.views if view.boots), default=0)
     if "bootstrap within one boot" in methods:
         return ("The intervals are within one boot: they decide nothing.",)
+    pooled = (
+        "A factor is of figures that pool a prompt's repetitions over boots, its interval of the "
+        "boots' own figures: it need not lie in the middle."
+    )
     if boots == 2:
         return (
+            pooled,
             "Two boots a side: the intervals are wide (2 degrees of freedom). A claim wants four.",
         )
-    return ()
+    return (pooled,) if boots > 2 else ()
 
 
 def _file(section: Section) -> str:

@@ -1,6 +1,7 @@
 """From stamped bytes to a request's figures.
 
-The shared list's cases have files of their own under `cases/`; here stands what they leave open.
+Cases that other tools got wrong have files of their own under `cases/`; here stands what they
+leave open.
 """
 
 from collections.abc import Mapping

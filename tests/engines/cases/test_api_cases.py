@@ -1,4 +1,4 @@
-"""Cases B139 to B144 of the shared list: what a client of the API may rely on.
+"""Cases B139 to B144, which other engines got wrong: what a client of the API may rely on.
 
 What a loaded model answers to the fields of B139 is tested beside the other fields, in
 serving/test_server.py; here are the values, and the streams of scripted rounds.

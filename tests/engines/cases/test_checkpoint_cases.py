@@ -1,4 +1,4 @@
-"""Cases B145 to B149 of the shared list: a checkpoint that is not whole is refused, in words."""
+"""Cases B145 to B149: a checkpoint that is not whole is refused, in words."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Cases B126 to B138 of the shared list: drafting changes the speed and nothing else."""
+"""Cases B126 to B138: drafting changes the speed and nothing else."""
 
 import dataclasses
 import math

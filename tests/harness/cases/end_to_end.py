@@ -244,7 +244,7 @@ READY = Script(
 )
 
 
-# --- the helpers that the shared list of cases is written in --------------------------------------
+# --- the helpers that the cases are written in -------------------------------------------------
 
 
 def ev(payload: Mapping[str, Any]) -> bytes:

@@ -68,7 +68,7 @@ def size(script: Script) -> int:
 
 
 def figures(script: Script, **changes: Any) -> dict[str, Any]:
-    """What an expectation of the shared list may name."""
+    """What the expectation of a case may name."""
     request, row = parse(script, **changes)
     n, first = request.output_tokens, request.first_tokens
     seconds = [offset / 1e9 for offset in row.offset_ns]

@@ -1,4 +1,4 @@
-"""The shared list's cases on HTTP errors, resets, timeouts, proxies and pools.
+"""Cases B36 to B54, which other tools got wrong: HTTP errors, resets, timeouts, proxies and pools.
 
 Each asserts the Right value and that the Wrong one does not come out, on a real socket, and in the
 report where it would show. Policies that a case leaves open: docs/terms.md, "The network".

@@ -1,4 +1,4 @@
-"""The shared list's Prometheus cases, B57 to B76: what an engine's counters may say of a run.
+"""Cases B57 to B76, which other tools got wrong: what counters may say of a run.
 
 Each case is read from pages of a real server, before and after; where a report would show it, it is
 also a prompt of a whole run, whose answer moves the server's counters by what the case says.
