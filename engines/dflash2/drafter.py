@@ -140,11 +140,14 @@ class DFlash2Drafter:
         self.num_proposals = depth
         self.target_layer_ids = model.config.target_layer_ids
         self.target = target
-        # A Q8 drafter computes in float32 whatever its target computes in.
-        self.dtype = model.hidden_norm.weight.dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in: a Q8 drafter in float32, whatever its target computes in."""
+        return self.model.norm.weight.dtype
 
     def new_context(self) -> ContextRing:
-        return ContextRing(self.config, self.dtype, self.model.hidden_norm.weight.device)
+        return ContextRing(self.config, self.dtype, self.model.norm.weight.device)
 
     def append_context(self, features: Tensor, context: ContextRing) -> None:
         """Take in the features of the next accepted tokens: [1, tokens, taps * hidden]."""

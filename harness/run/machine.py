@@ -82,7 +82,7 @@ def commit_of(checkout: Path) -> tuple[str | None, bool | None]:
 
 def _git(checkout: Path, *arguments: str) -> str | None:
     command = ["git", "-C", str(checkout), *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    answer = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=20, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else None
 
 

@@ -109,6 +109,7 @@ class _Connection(asyncio.Protocol):
         self._number = number
         self._num_requests = 0
         self._pending = bytearray()
+        self._accepted = True
         self._playing: _Playing | None = None
         self._timer: asyncio.Handle | None = None
         self._full = False  # the client reads too slowly for what is sent
@@ -120,16 +121,17 @@ class _Connection(asyncio.Protocol):
         self._socket: socket.socket = transport.get_extra_info("socket")
         self._server.connections.add(self)
         if self._server.accept_delay_s:
-            self._transport.pause_reading()
+            self._accepted = False
             self._loop.call_later(self._server.accept_delay_s, self._accept)
 
     def _accept(self) -> None:
+        self._accepted = True
         if not self._transport.is_closing():
-            self._transport.resume_reading()
+            self._begin_next()
 
     def data_received(self, data: bytes) -> None:
         self._pending += data
-        if self._playing is None:
+        if self._playing is None and self._accepted:
             self._begin_next()
 
     def pause_writing(self) -> None:

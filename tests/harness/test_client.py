@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
 import h11
 import pytest
@@ -286,8 +287,9 @@ async def test_b48_a_reused_connection_that_closes_without_a_byte_is_resent_once
         await reader.readuntil(b"{}")
         heard.append(connection)
         writer.write(CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(DONE), DONE))
-        await reader.readuntil(b"{}")
-        heard.append(connection)
+        with suppress(asyncio.IncompleteReadError):  # the last connection asks nothing more
+            await reader.readuntil(b"{}")
+            heard.append(connection)
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:

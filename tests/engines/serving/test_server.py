@@ -63,7 +63,7 @@ def test_streamed_text_and_tokens_equal_those_of_the_whole_answer(
     ]
     assert token_ids == choice["token_ids"]
     assert whole["usage"] == parts[-1]["usage"]
-    assert whole["usage"]["completion_tokens"] == len(token_ids) == 40
+    assert whole["usage"]["completion_tokens"] == len(token_ids) <= 40
     assert whole["usage"]["prompt_tokens"] == len(whole["prompt_token_ids"])
 
 
