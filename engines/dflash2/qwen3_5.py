@@ -42,9 +42,7 @@ class GatedAttention(CausalAttention):
         cache: KVCache | None,
         layer: int,
     ) -> Tensor:
-        keys, values = self.keys_and_values(x, rotation)
-        if cache is not None:
-            keys, values = cache.append(layer, keys, values)
+        keys, values = self.remembered(x, rotation, cache, layer)
         # Per head: its queries, then its gate.
         queries, gate = self.q_proj(x).unflatten(-1, (-1, 2 * self.head_dim)).chunk(2, -1)
         queries = rotate(self.q_norm(queries).transpose(1, 2), rotation)

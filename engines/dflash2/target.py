@@ -37,10 +37,15 @@ class CausalAttention(Attention):
         cache: KVCache | None,
         layer: int,
     ) -> Tensor:
-        keys, values = self.keys_and_values(x, rotation)
-        if cache is not None:
-            keys, values = cache.append(layer, keys, values)
+        keys, values = self.remembered(x, rotation, cache, layer)
         return self.attend(self.queries(x, rotation), keys, values, mask)
+
+    def remembered(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache | None, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of the new rows, behind those that the cache holds."""
+        keys, values = self.keys_and_values(x, rotation)
+        return (keys, values) if cache is None else cache.append(layer, keys, values)
 
 
 class DecoderLayer(nn.Module):

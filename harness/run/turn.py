@@ -113,7 +113,7 @@ class Turn:
             anchor = Anchor.now()
             asked, load = await self._send(where, ledger, spool)
             raw = self._raw(where, anchor, asked, load, ledger.snapshots)
-        except BaseException:
+        except BaseException:  # stopped in the middle as well: half a repetition is no repetition
             spool.discard()
             raise
         return await asyncio.to_thread(finish_spool, spool, raw)
