@@ -8,13 +8,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 MATRIX := configs/matrices/quickstart.yaml
 
-.PHONY: quickstart test test-external nightly check machine clean
+.PHONY: quickstart test test-slow test-external nightly check machine clean
 
 quickstart: $(VENV)/engine.ok
 	$(BIN)/dflashbench run $(MATRIX)
 
 test: $(VENV)/dev.ok check
-	$(BIN)/pytest -m "not external and not nightly"
+	$(BIN)/pytest -m "not slow and not external and not nightly"
+
+# What takes minutes: whole checkpoints converted, long decodings against oracles. CI runs it too.
+test-slow: $(VENV)/dev.ok
+	$(BIN)/pytest -m slow tests
 
 # Against real llama.cpp and vLLM: builds the one and downloads the other first (tests/external/install).
 test-external: $(VENV)/dev.ok
