@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 GROUP_SIZE = 64
-BLOCK_WEIGHTS = 1 << 18  # made float32 at once: a megabyte, which stays in a core's cache
+BLOCK_WEIGHTS = 1 << 20  # made float32 at once: four megabytes, see benchmarks/convert
 
 
 class QuantizedMatrix(nn.Module):
