@@ -80,7 +80,7 @@ def test_silent_fallback_to_plain_decoding_is_invalid(drafted: CellView) -> None
     nothing = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "plain_steps": 10}
     silent = with_counters(with_counters(drafted, "before", **nothing), "after", **nothing)
 
-    found = checks.speculation_active(silent)
+    found = checks.speculation.speculation_active(silent)
 
     assert found.level == "invalid"
     assert "drafted nothing" in found.message
@@ -176,7 +176,7 @@ def test_requests_that_we_did_not_send_are_foreign(drafted: CellView) -> None:
     shared = with_counters(drafted, "after", requests=lambda requests: requests + 1)
 
     assert level_of("foreign_traffic", shared) == "invalid"
-    assert "contaminated by other traffic" in checks.foreign_traffic(shared).message
+    assert "contaminated by other traffic" in checks.counters.foreign_traffic(shared).message
     assert shared.total.delta is None
 
 
@@ -262,7 +262,7 @@ def test_one_failed_request_of_thirty_is_a_warning_and_two_are_too_many(drafted:
     assert len(drafted.requests) == 30
     assert level_of("failed_share", failing(1)) == "warning"
     assert level_of("failed_share", failing(2)) == "invalid"
-    assert "timeout 2" in checks.failed_share(failing(2)).message
+    assert "timeout 2" in checks.answers.failed_share(failing(2)).message
 
 
 @pytest.mark.parametrize(("factor", "level"), [(1.0, "ok"), (1.09, "warning"), (1.2, "invalid")])
@@ -306,7 +306,7 @@ def test_outputs_that_loop_inflate_acceptance(drafted: CellView, count: int, lev
 def test_a_prompt_that_is_rendered_otherwise_is_invalid(drafted: CellView) -> None:
     other = edited(drafted, lambda item: replace(item, prompt_tokens=31))
 
-    found = checks.prompt_rendered_equal(other)
+    found = checks.comparison.prompt_rendered_equal(other)
 
     assert found.level == "invalid"
     assert "31 prompt tokens, to 30" in found.message

@@ -59,7 +59,9 @@ def edited(view: CellView, edit: Callable[[Request], Request]) -> CellView:
 def test_an_engine_that_names_another_drafter_is_invalid(drafted: CellView) -> None:
     assert level_of("speculator_kind", drafted) == "ok"
     assert level_of("speculator_kind", telling(drafted, drafter="dflash")) == "invalid"
-    assert "'dflash'" in checks.speculator_kind(telling(drafted, drafter="dflash")).message
+    assert (
+        "'dflash'" in checks.speculation.speculator_kind(telling(drafted, drafter="dflash")).message
+    )
     assert level_of("speculator_kind", booted(drafted, health=None)) == "ok"
 
 
@@ -100,7 +102,7 @@ def test_an_engine_that_runs_with_another_number_than_was_asked_for_is_invalid(
     assert level_of("flags_diff", telling(asked, kv_len=2048)) == "ok"
     assert level_of("flags_diff", telling(asked, kv_len=1024)) == "invalid"
     assert "kv_len 2048, the engine says 1024" in (
-        checks.flags_diff(telling(asked, kv_len=1024)).message
+        checks.engine.flags_diff(telling(asked, kv_len=1024)).message
     )
     # words and switches have too many spellings to accuse by
     assert level_of("flags_diff", telling(asked, dtype="torch.float32", prefix="on")) == "ok"
@@ -117,7 +119,7 @@ def test_another_setting_than_the_drafter_that_moved_too_is_a_warning(
 
     assert level_of("confounded", against(wanted={"threads": 2, "kv_len": 2048})) == "ok"
     assert level_of("confounded", against(wanted={"threads": 1, "kv_len": 2048})) == "warning"
-    found = checks.confounded(against(wanted={"kv_len": 2048}, environment={"OMP": "1"}))
+    found = checks.comparison.confounded(against(wanted={"kv_len": 2048}, environment={"OMP": "1"}))
     assert found.level == "warning"
     assert "differs in OMP, threads" in found.message
 
@@ -186,7 +188,10 @@ def test_a_kind_of_which_half_repeat_themselves_is_a_warning(drafted: CellView) 
     )
 
     assert level_of("loops", looping) == "warning"
-    assert "3 of 30 outputs repeat themselves, 50 % of kind edit" in checks.loops(looping).message
+    assert (
+        "3 of 30 outputs repeat themselves, 50 % of kind edit"
+        in checks.answers.loops(looping).message
+    )
 
 
 # --- steadiness -----------------------------------------------------------------------------------

@@ -78,8 +78,10 @@ def cell(tmp_path_factory) -> CellView:
     return view
 
 
-def judged(view: CellView, calibration: Calibration, **of_requests: object) -> checks.Finding:
-    return checks.client_late(
+def judged(
+    view: CellView, calibration: Calibration, **of_requests: object
+) -> checks.finding.Finding:
+    return checks.client.client_late(
         replace(
             view,
             sessions=tuple(replace(item, calibration=calibration) for item in view.sessions),

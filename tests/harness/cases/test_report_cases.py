@@ -277,9 +277,9 @@ def test_b112_more_accepted_than_drafted_is_void(tmp_path: Path) -> None:
     over = drafted_with(view, drafts=100, draft_tokens=300, accepted_tokens=360)
     even = drafted_with(view, drafts=100, draft_tokens=360, accepted_tokens=360)
 
-    assert checks.al_within_k_plus_1(over).level == "invalid"
-    assert "360 of 300 drafted tokens" in checks.al_within_k_plus_1(over).message
-    assert checks.al_within_k_plus_1(even).level == "ok"
+    assert checks.speculation.al_within_k_plus_1(over).level == "invalid"
+    assert "360 of 300 drafted tokens" in checks.speculation.al_within_k_plus_1(over).message
+    assert checks.speculation.al_within_k_plus_1(even).level == "ok"
 
 
 # --- rows -----------------------------------------------------------------------------------------

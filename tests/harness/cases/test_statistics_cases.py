@@ -82,9 +82,9 @@ def test_b79_a_prompt_that_ran_more_often_moves_no_figure_and_is_flagged(tmp_pat
     assert [request.prompt_id for request in six.requests] == ["A", "B", "C", "D", "A", "B"]
     assert METRICS["decode_rate"].compute(six).value == pytest.approx(17.5)
     assert METRICS["decode_rate"].compute(whole).value == pytest.approx(17.5)
-    assert checks.balanced_mix(six).level == "warning"
-    assert "1 to 2 times" in checks.balanced_mix(six).message
-    assert checks.balanced_mix(whole).level == "ok"
+    assert checks.load.balanced_mix(six).level == "warning"
+    assert "1 to 2 times" in checks.load.balanced_mix(six).message
+    assert checks.load.balanced_mix(whole).level == "ok"
 
 
 def replace_repetitions(matrix: synthetic.Matrix, repetitions: int) -> synthetic.Matrix:
@@ -225,7 +225,7 @@ def test_b89_a_request_that_timed_out_is_in_no_latency_and_its_wait_is_in_the_th
     assert METRICS["ttft_p99"].compute(seen).value is None  # and no p99 of 30 s
     assert METRICS["failed_share"].compute(seen).value == pytest.approx(0.25)
     assert METRICS["aggregate_throughput"].compute(seen).value == pytest.approx(10.0)
-    assert checks.failed_share(seen).level == "invalid"
+    assert checks.answers.failed_share(seen).level == "invalid"
 
 
 def test_b89_the_share_that_failed_stands_in_the_row_of_the_figure(tmp_path: Path) -> None:

@@ -1,0 +1,248 @@
+"""What makes a cell trustworthy, questionable or void: a pure function per rule of docs/checks.md.
+
+A check sees the recorded facts of one cell (`CellView`) and answers ok, warning or invalid with a
+sentence that says what to do. It measures nothing and reads nothing; the same function may judge
+during a run or in a report. What cannot be decided from the facts is ok: a check accuses only with
+evidence, and a table shows the gap.
+
+A check lives in the module of its subject, and `CHECKS` below names them all.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.cell_view import CellView
+from harness.checks import (
+    answers,
+    client,
+    comparison,
+    completeness,
+    counters,
+    engine,
+    load,
+    speculation,
+    steadiness,
+)
+from harness.checks.finding import CheckFunction
+from harness.records import Level, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """`rule` is the line of docs/checks.md: what is asked, and from where on it is a warning or
+    invalid.
+    """
+
+    rule: str
+    judge: CheckFunction
+
+
+def judge(view: CellView) -> tuple[Verdict, ...]:
+    """Every check's word on a cell, in the table's order; without a request, the first one's."""
+    checks = CHECKS if view.requests else {"available": CHECKS["available"]}
+    return tuple(
+        Verdict(check=name, level=found.level, message=found.message, cell_id=view.cell.cell_id)
+        for name, check in checks.items()
+        for found in (check.judge(view),)
+    )
+
+
+def worst(verdicts: Iterable[Verdict]) -> Level:
+    levels = {verdict.level for verdict in verdicts}
+    if "invalid" in levels:
+        return "invalid"
+    return "warning" if "warning" in levels else "ok"
+
+
+CHECKS: Mapping[str, Check] = {
+    "available": Check(
+        rule="Every block that was to measure the cell finished it. Warning when some did not, "
+        "invalid when none did.",
+        judge=completeness.available,
+    ),
+    "speculation_active": Check(
+        rule="A variant with a drafter drafted, a plain one did not. Invalid; warning where the "
+        "engine keeps no count.",
+        judge=speculation.speculation_active,
+    ),
+    "al_within_k_plus_1": Check(
+        rule="The acceptance length is at most k + 1, and no more is accepted than drafted. "
+        "Invalid above.",
+        judge=speculation.al_within_k_plus_1,
+    ),
+    "drafted_depth": Check(
+        rule="A round drafts k tokens. Invalid above k; warning below 95 % of it.",
+        judge=speculation.drafted_depth,
+    ),
+    "saturated": Check(
+        rule="Warning from 97 % of the ceiling k + 1 on: only a larger block would help.",
+        judge=speculation.saturated,
+    ),
+    "token_identity": Check(
+        rule="tokens = requests + rounds + plain steps + accepted - trimmed. Invalid otherwise; "
+        "an engine that does not count trimmed tokens may be short by k tokens per request.",
+        judge=counters.token_identity,
+    ),
+    "positions_add_up": Check(
+        rule="Accepted tokens per position add up to the accepted tokens. Invalid otherwise.",
+        judge=counters.positions_add_up,
+    ),
+    "counter_reset": Check(
+        rule="No counter falls and no process is replaced between two readings. Invalid.",
+        judge=counters.counter_reset,
+    ),
+    "counter_foreign_label": Check(
+        rule="All counters carry one model's label. Invalid otherwise.",
+        judge=counters.counter_foreign_label,
+    ),
+    "foreign_traffic": Check(
+        rule="The engine counted no more requests and tokens than ours. Invalid; a failed request "
+        "may have had all of its tokens.",
+        judge=counters.foreign_traffic,
+    ),
+    "failed_share": Check(
+        rule="No request failed. Warning up to 5 %, invalid above.",
+        judge=answers.failed_share,
+    ),
+    "lengths_equal": Check(
+        rule="Each prompt's median output length equals the reference's. Warning within 10 %, "
+        "invalid beyond; at temperature > 0 a warning unless length is forced.",
+        judge=comparison.lengths_equal,
+    ),
+    "prompt_rendered_equal": Check(
+        rule="Each prompt has as many prompt tokens as for the reference. Invalid otherwise.",
+        judge=comparison.prompt_rendered_equal,
+    ),
+    "loops": Check(
+        rule="At most 10 % of the outputs repeat themselves (share of distinct 4-grams below "
+        "0.5), and less than half of any kind. Warning otherwise, invalid above 50 % of all.",
+        judge=answers.loops,
+    ),
+    "short_outputs": Check(
+        rule="Each prompt's median output has 64 tokens. Warning below, invalid below 16; not "
+        "asked where `max_tokens` is 1, which measures prefill.",
+        judge=answers.short_outputs,
+    ),
+    "buffered_stream": Check(
+        rule="No stream of several outputs came in one burst. Warning otherwise; such a request "
+        "has no rate.",
+        judge=answers.buffered_stream,
+    ),
+    "unterminated_final_event": Check(
+        rule="No stream ended inside its last event. Warning otherwise.",
+        judge=answers.unterminated_final_event,
+    ),
+    "possible_cap": Check(
+        rule="No output of exactly `max_tokens` says that it ended by itself. Warning otherwise.",
+        judge=answers.possible_cap,
+    ),
+    "over_cap": Check(
+        rule="No output is longer than `max_tokens`. Warning otherwise.",
+        judge=answers.over_cap,
+    ),
+    "after_failure": Check(
+        rule="No request was sent while the engine may have been busy with one that was given up. "
+        "Warning otherwise.",
+        judge=answers.after_failure,
+    ),
+    "reconnected": Check(
+        rule="No request was sent again because its connection had been closed. Warning otherwise.",
+        judge=answers.reconnected,
+    ),
+    "cache_state": Check(
+        rule="No prompt came out of the engine's prefix cache. Warning otherwise.",
+        judge=engine.cache_state,
+    ),
+    "balanced_mix": Check(
+        rule="Every prompt of the set finished equally often in a boot. Warning otherwise; such "
+        "a level ends no crossover bracket.",
+        judge=load.balanced_mix,
+    ),
+    "in_flight_is_c": Check(
+        rule="The most requests in flight were the concurrency asked for. Warning below, "
+        "invalid above. Of arrivals at a rate: fewer than allowed; warning where they waited.",
+        judge=load.in_flight_is_c,
+    ),
+    "warmed_up": Check(
+        rule="Every boot answered a warm-up request before the measured ones. Warning otherwise.",
+        judge=load.warmed_up,
+    ),
+    "client_late": Check(
+        rule="The client's lateness is at most 1 % of what it measures, and neither concurrency "
+        "nor event rate lies above what the session's calibration reached. Warning otherwise.",
+        judge=client.client_late,
+    ),
+    "client_busy": Check(
+        rule="The client used at most 80 % of a core and its loop never stood still for 50 ms. "
+        "Warning above, invalid above 95 %.",
+        judge=client.client_busy,
+    ),
+    "speculator_kind": Check(
+        rule="The engine names the drafter that was asked for. Invalid otherwise; undecided where "
+        "it names none.",
+        judge=speculation.speculator_kind,
+    ),
+    "k_le_block": Check(
+        rule="k fits into the drafter's block beside the token it follows. Invalid otherwise.",
+        judge=speculation.k_le_block,
+    ),
+    "synthetic_acceptance": Check(
+        rule="The engine was not told how much to accept. Invalid otherwise.",
+        judge=speculation.synthetic_acceptance,
+    ),
+    "flags_diff": Check(
+        rule="What the engine says of its numeric settings is what was asked for. Invalid "
+        "otherwise.",
+        judge=engine.flags_diff,
+    ),
+    "confounded": Check(
+        rule="Nothing but the drafter differs from the reference: no flag, no variable. Warning "
+        "otherwise.",
+        judge=comparison.confounded,
+    ),
+    "unequal_depth": Check(
+        rule="A reference that drafts has the same k. Warning otherwise.",
+        judge=comparison.unequal_depth,
+    ),
+    "build_known": Check(
+        rule="The engine says its version, and all boots ran one build. Warning without a "
+        "version, invalid with two builds.",
+        judge=engine.build_known,
+    ),
+    "slots_ge_c": Check(
+        rule="The engine works on as many requests at once as are in flight. Warning otherwise; "
+        "undecided where it does not say.",
+        judge=engine.slots_ge_c,
+    ),
+    "context_fits": Check(
+        rule="No output was cut off before `max_tokens`. Warning otherwise.",
+        judge=answers.context_fits,
+    ),
+    "thinking_off": Check(
+        rule="With thinking off, outputs begin with the answer. Warning otherwise.",
+        judge=answers.thinking_off,
+    ),
+    "cold_in_measured": Check(
+        rule="One at a time, a boot's first request takes at most 1.5 times as long as the same "
+        "prompt later. Warning above.",
+        judge=steadiness.cold_in_measured,
+    ),
+    "scatter": Check(
+        rule="One at a time and greedy, repetitions of a prompt in one boot lie within 10 % "
+        "(median over prompts). Warning above.",
+        judge=steadiness.scatter,
+    ),
+    "drift": Check(
+        rule="One at a time, a request takes as long in the last boot as in the first, within "
+        "5 % (median over prompts). Warning above.",
+        judge=steadiness.drift,
+    ),
+    "within_one_boot": Check(
+        rule="Two boots or more. Warning with one: such an interval decides nothing.",
+        judge=completeness.within_one_boot,
+    ),
+    "split_session": Check(
+        rule="The figure and its reference were measured in one session. Warning otherwise.",
+        judge=comparison.split_session,
+    ),
+}
