@@ -6,6 +6,9 @@ from pathlib import Path
 
 DTYPE_NAMES = ("float32", "bfloat16")
 DEVICES = ("cpu", "cuda")
+# The largest context in use, 262,144 tokens, is less than this as text and as ids.
+MAX_BODY_BYTES = 4 * 1024 * 1024
+STOP_TIMEOUT_S = 5.0
 
 
 class UsageError(Exception):
@@ -21,8 +24,7 @@ def parser() -> argparse.ArgumentParser:
     serving = commands.add_parser("serve", help="answer the OpenAI API over HTTP")
     _add_model_options(serving)
     serving.add_argument("--served-name", help="name in the API (default: the folder's name)")
-    serving.add_argument("--host", default="127.0.0.1")
-    serving.add_argument("--port", type=int, default=8080, help="0: any free one")
+    _add_http_options(serving)
     serving.add_argument(
         "--require-device",
         action="store_true",
@@ -62,6 +64,27 @@ def _add_conversion_commands(
     verifying.add_argument("--reference", type=Path, metavar="DIR", help="must have the same bytes")
 
 
+def _add_http_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="where to listen; another machine's way in needs a key"
+    )
+    parser.add_argument("--port", type=int, default=8080, help="0: any free one")
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="wanted from clients; DFLASH2_API_KEY says it without showing it in `ps`",
+    )
+    parser.add_argument(
+        "--max-body-bytes", type=_positive, default=MAX_BODY_BYTES, help="of a request"
+    )
+    parser.add_argument(
+        "--stop-timeout-s",
+        type=_not_negative,
+        default=STOP_TIMEOUT_S,
+        help="for open answers to end by themselves after SIGTERM or SIGINT",
+    )
+
+
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the target")
     parser.add_argument("--dflash2", choices=("on", "off"), default="off")
@@ -88,7 +111,7 @@ def _positive(text: str) -> int:
 def _not_negative(text: str) -> float:
     value = float(text)
     if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 0 (0 is greedy decoding)")
+        raise argparse.ArgumentTypeError(f"{text} must be at least 0")
     return value
 
 

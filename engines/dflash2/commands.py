@@ -7,12 +7,12 @@ Knows what is printed and how a process starts and stops. The user's mistakes ar
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,23 @@ from engines.dflash2.config import check_pair, load_drafter_config, load_target_
 from engines.dflash2.conversion.cache import folder_to_load
 from engines.dflash2.conversion.progress import ProgressLines, say
 from engines.dflash2.engine import Engine, Finished, GenerationRequest, load_engine
+from engines.dflash2.listener import bind, http_server, listen, url_of
 from engines.dflash2.sampling import SamplingParams
 from engines.dflash2.scheduler import Scheduler
 from engines.dflash2.selfcheck import DeviceOnly, check_device
-from engines.dflash2.server import Facts, Server, http_server
+from engines.dflash2.server import Facts, Server
 from engines.dflash2.tokenizer import load_stop_ids, load_tokenizer
+
+API_KEY_VARIABLE = "DFLASH2_API_KEY"
 
 
 def serve_command(options: argparse.Namespace) -> int:
     given_dir = _drafter_dir(options)
     _check_require_device(options)
+    api_key = _api_key(options.api_key, os.environ)
     # The port is taken before the weights are read, so that a busy one is reported at once. Nobody
     # is let in before everything is ready: until then connections are refused.
-    with _bind(options.host, options.port) as listener:
+    with bind(options.host, options.port, has_key=api_key is not None) as listener:
         drafter_dir = _converted(options, given_dir)
         engine = _load(options, drafter_dir)
         if options.require_device:
@@ -53,20 +57,40 @@ def serve_command(options: argparse.Namespace) -> int:
             version=_version(),
             commit=_commit(),
         )
-        _listen(listener, options)
-        print(_greeting(facts, engine, listener), flush=True)
-        # uvicorn ends cleanly on these signals and then raises them again, for whoever handled them
-        # before it; by then everything is done.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
-        scheduler.start()
-        http_server(Server(engine, scheduler, facts)).run(sockets=[listener])
-        if not scheduler.join(timeout_s=1.0):
-            # A long prefill is still computing in its thread. Torch does not survive the
-            # interpreter's own end in there, so the process ends without one.
-            sys.stderr.flush()
-            os._exit(0)
+        server = Server(
+            engine, scheduler, facts, api_key=api_key, max_body_bytes=options.max_body_bytes
+        )
+        _run(server, listener, options)
     return 0
+
+
+def _run(server: Server, listener: socket.socket, options: argparse.Namespace) -> None:
+    """Serve until a signal says to stop, then end in good order."""
+    listen(listener, options.host, options.port)
+    print(_greeting(server.facts, server.engine, listener), flush=True)
+    # The server takes over these signals while it runs; one that comes after that has nothing left
+    # to stop.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    server.scheduler.start()
+    http_server(server, stop_timeout_s=options.stop_timeout_s).run(sockets=[listener])
+    if not server.scheduler.join(timeout_s=1.0):
+        # A long prefill is still computing in its thread. Torch does not survive the
+        # interpreter's own end in there, so the process ends without one.
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _api_key(given: str | None, environment: Mapping[str, str]) -> str | None:
+    """The option's, else the environment's; None: everybody is let in."""
+    key = given if given is not None else environment.get(API_KEY_VARIABLE)
+    if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
+        # Not quoted: a message may end up in a log.
+        raise UsageError(
+            f"the API key (--api-key or {API_KEY_VARIABLE}) is empty or has characters that no "
+            "HTTP header can carry; use printable ASCII, without spaces around it"
+        )
+    return key
 
 
 def generate_command(options: argparse.Namespace) -> int:
@@ -214,41 +238,10 @@ def answer_once(engine: Engine) -> None:
         pass
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise _cannot_listen(host, port, error) from error
-    return listener
-
-
-def _listen(listener: socket.socket, options: argparse.Namespace) -> None:
-    # SO_REUSEADDR lets two processes bind a port on which nobody listens yet; the second learns of
-    # the first one here.
-    try:
-        listener.listen()
-    except OSError as error:
-        raise _cannot_listen(options.host, options.port, error) from error
-
-
-def _cannot_listen(host: str, port: int, error: Exception) -> UsageError:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return UsageError(
-            f"port {port} on {host} is in use; give another --port (0 takes any free one), "
-            "or stop the process that has it"
-        )
-    return UsageError(f"cannot listen on {host} port {port}: {error}; check --host and --port")
-
-
 def _greeting(facts: Facts, engine: Engine, listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
     drafter = f"DFlash 2, depth {engine.depth}" if facts.drafter_dir else "no drafter"
     return (
-        f"dflash2: serving {facts.served_name} at http://{host}:{port} "
+        f"dflash2: serving {facts.served_name} at {url_of(listener)} "
         f"({drafter}, {engine.kv_len} positions, {facts.dtype}, {facts.num_threads} threads)"
     )
 

@@ -20,6 +20,17 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from engines.dflash2.config import ModelError
 
+# A template computes with whatever the client put into its messages and variables.
+_TEMPLATE_FAILURES = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
 
 class ChatTemplateError(ValueError):
     """The messages do not fit the model's chat template, or it has none."""
@@ -117,7 +128,7 @@ class Tokenizer:
         }
         try:
             return self._chat_template.render(variables)
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
+        except _TEMPLATE_FAILURES as error:
             raise ChatTemplateError(f"the chat template refuses these messages: {error}") from error
 
     def encode_chat(
@@ -143,20 +154,23 @@ def load_tokenizer(model_dir: Path) -> Tokenizer:
 def load_stop_ids(model_dir: Path) -> frozenset[int]:
     """The ids that end an answer: generation_config.json's eos_token_id, else config.json's.
 
-    generation_config.json goes first because chat models list the end of a turn only there.
+    generation_config.json goes first because chat models list the end of a turn only there. A
+    model that also sees has its own in config.json's text_config.
     """
-    for name in ("generation_config.json", "config.json"):
-        value = (_read_object(model_dir / name) or {}).get("eos_token_id")
+    generation = _read_object(model_dir / "generation_config.json") or {}
+    config = _read_object(model_dir / "config.json") or {}
+    for settings in (generation, config, config.get("text_config") or {}):
+        value = settings.get("eos_token_id")
         if value is not None:
-            return _ids(value, model_dir / name)
+            return _ids(value, model_dir)
     return frozenset()
 
 
-def _ids(value: Any, path: Path) -> frozenset[int]:
+def _ids(value: Any, model_dir: Path) -> frozenset[int]:
     ids = value if isinstance(value, list) else [value]
     if not all(type(id_) is int for id_ in ids):
         raise ModelError(
-            f"eos_token_id in {path} is {json.dumps(value)}; it must be an id or a list of ids"
+            f"eos_token_id in {model_dir} is {json.dumps(value)}; it must be an id or a list of ids"
         )
     return frozenset(ids)
 

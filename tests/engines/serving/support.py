@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import torch
@@ -24,8 +25,9 @@ from engines.dflash2.config import load_drafter_config, load_target_config
 from engines.dflash2.decode import Round
 from engines.dflash2.drafter import DFlash2DraftModel
 from engines.dflash2.engine import Engine
+from engines.dflash2.listener import StoppableServer, http_server
 from engines.dflash2.scheduler import Scheduler
-from engines.dflash2.server import Facts, Server, http_server
+from engines.dflash2.server import Facts, Server
 from engines.dflash2.target import Qwen3ForCausalLM
 from engines.dflash2.tokenizer import Tokenizer
 
@@ -238,9 +240,15 @@ def play(rounds: Iterator[Round]) -> Iterator[Round]:
     yield from rounds
 
 
-def scripted(tokenizer: Tokenizer, script: Script) -> AbstractContextManager[httpx.Client]:
+def scripted(
+    tokenizer: Tokenizer, script: Script, **options: Any
+) -> AbstractContextManager[httpx.Client]:
     """A client of a server in this process, whose every request gets the script's rounds."""
-    engine = Engine(
+    return in_this_process(scripted_engine(tokenizer, script), **options)
+
+
+def scripted_engine(tokenizer: Tokenizer, script: Script) -> Engine:
+    return Engine(
         decode=lambda prompt_ids, **_: play(script()),
         tokenizer=tokenizer,
         stop_ids=frozenset({SPECIAL_TOKENS.index(STOP_TOKEN)}),
@@ -249,12 +257,34 @@ def scripted(tokenizer: Tokenizer, script: Script) -> AbstractContextManager[htt
         depth=7,
         block_size=8,
     )
-    return in_this_process(engine)
 
 
 @contextmanager
-def in_this_process(engine: Engine) -> Iterator[httpx.Client]:
+def in_this_process(engine: Engine, **options: Any) -> Iterator[httpx.Client]:
     """A client of a server that runs this engine in threads of the test's own process."""
+    with (
+        running(engine, **options) as server,
+        httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
+    ):
+        yield client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A server in a thread. A signal would reach the main thread: `signal` stands in for one."""
+
+    url: str
+    http: StoppableServer
+    thread: threading.Thread
+
+    def signal(self) -> None:
+        self.http.handle_exit(signal.SIGTERM, None)
+
+
+@contextmanager
+def running(
+    engine: Engine, *, stop_timeout_s: float = 0.0, **server_options: Any
+) -> Iterator[Running]:
     scheduler = Scheduler(lambda request, queue_s: engine.generate(request, queue_s=queue_s))
     facts = Facts(
         served_name="tiny",
@@ -267,14 +297,14 @@ def in_this_process(engine: Engine) -> Iterator[httpx.Client]:
         commit=None,
     )
     listener = socket.create_server(("127.0.0.1", 0))
-    http = http_server(Server(engine, scheduler, facts))
+    server = Server(engine, scheduler, facts, **server_options)
+    http = http_server(server, stop_timeout_s=stop_timeout_s)
     thread = threading.Thread(target=http.run, kwargs={"sockets": [listener]})
     scheduler.start()
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
-        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
-            yield client
+        yield Running(url=url, http=http, thread=thread)
     finally:
         http.should_exit = True
         thread.join(timeout=10)

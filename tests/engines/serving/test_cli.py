@@ -176,7 +176,7 @@ def test_sigterm_ends_a_running_answer_with_an_error_event_and_then_the_process(
 ) -> None:
     body = {"prompt": "x", "max_tokens": 500, "stream": True, "ignore_eos": True}
     lines: list[str] = []
-    with serving(pair, "--kv-len", "512") as served:
+    with serving(pair, "--kv-len", "512", "--stop-timeout-s", "0") as served:
         started = threading.Event()
 
         def read() -> None:

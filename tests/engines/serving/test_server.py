@@ -37,6 +37,7 @@ PROMPT = "The quick brown fox"
 MESSAGES = [{"role": "user", "content": "How are you?"}]
 STOP_ID = SPECIAL_TOKENS.index(STOP_TOKEN)
 USAGE = {"include_usage": True}
+JSON = {"Content-Type": "application/json"}
 
 
 # --- streamed and whole answers, from the real process ---
@@ -487,7 +488,7 @@ def test_conflicting_names_of_max_tokens_are_refused(client: httpx.Client) -> No
 def test_a_body_that_is_not_a_json_object_is_refused(
     client: httpx.Client, body: bytes, message: str
 ) -> None:
-    response = client.post("/v1/completions", content=body)
+    response = client.post("/v1/completions", content=body, headers=JSON)
     assert response.status_code == 400
     assert message in response.json()["error"]["message"]
 
@@ -574,7 +575,8 @@ def test_a_client_that_hangs_up_while_it_sends_leaves_no_trace(
     tokenizer: Tokenizer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with scripted(tokenizer, lambda: iter(())) as client:
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head += b"Content-Length: 100\r\n\r\n{"
         with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
             connection.sendall(head)
         assert client.get("/health").json()["quiet"]
@@ -604,7 +606,8 @@ def test_health_answers_and_shows_the_queue_while_a_request_runs(tokenizer: Toke
 
 def raw_post(base_url: httpx.URL, path: str, body: bytes) -> socket.socket:
     connection = socket.create_connection((base_url.host, base_url.port), timeout=10)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
 

@@ -119,6 +119,12 @@ def test_stop_ids_fall_back_to_the_model_config(copied_target: Path) -> None:
     assert load_stop_ids(copied_target) == {0}
 
 
+def test_stop_ids_of_a_model_that_also_sees_stand_in_its_text_part(copied_target: Path) -> None:
+    (copied_target / "generation_config.json").unlink()
+    write_json(copied_target / "config.json", {"text_config": {"eos_token_id": 9}})
+    assert load_stop_ids(copied_target) == {9}
+
+
 def test_a_stop_id_that_is_no_id_is_refused(copied_target: Path) -> None:
     write_json(copied_target / "generation_config.json", {"eos_token_id": "<|im_end|>"})
     with pytest.raises(ModelError, match=r'eos_token_id in .* is "<\|im_end\|>"'):
