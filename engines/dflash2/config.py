@@ -63,6 +63,7 @@ class TargetConfig(TransformerConfig):
     model_type: ModelType = "qwen3"
     tie_word_embeddings: bool
     fp8_block: tuple[int, int] | None = None  # rows, columns that share a scale; None: no FP8
+    num_mtp_layers: int = 0  # of the MTP head that the checkpoint brings along; 0: it has none
 
 
 LayerKind = Literal["linear_attention", "full_attention"]
@@ -294,6 +295,7 @@ def _hybrid_config(file: _ConfigFile) -> HybridTargetConfig:
         **_transformer_values(file),
         tie_word_embeddings=file.flag("tie_word_embeddings", default=False),
         fp8_block=_fp8_block(file),
+        num_mtp_layers=_num_mtp_layers(file),
         layer_types=_layer_types(file),
         partial_rotary_factor=_rope(file).number("partial_rotary_factor", default=0.25),
         linear_num_key_heads=num_key_heads,
@@ -305,6 +307,15 @@ def _hybrid_config(file: _ConfigFile) -> HybridTargetConfig:
     if config.rotary_dim < 2 or config.rotary_dim % 2:
         raise file.error("head_dim", f"{config.rotary_dim} of its channels would turn in pairs")
     return config
+
+
+def _num_mtp_layers(file: _ConfigFile) -> int:
+    num_layers = file.integer("mtp_num_hidden_layers", default=0, at_least=0)
+    if num_layers > 1:
+        raise file.error("mtp_num_hidden_layers", "this engine runs an MTP head of one layer")
+    if file.flag("mtp_use_dedicated_embeddings", default=False):
+        raise file.error("mtp_use_dedicated_embeddings", "here a head shares the embedding")
+    return num_layers
 
 
 def _layer_types(file: _ConfigFile) -> tuple[LayerKind, ...]:

@@ -1,17 +1,17 @@
-"""The demo drafter's config.json, in the published format of DFlash 2."""
+"""A demo drafter's config.json, in the published format of DFlash 2."""
 
 from tokenizers import Tokenizer
 
-from engines.demo.train.model import TargetShape
+from engines.demo.train.pairs import Pair
 from engines.demo.train.tokenizer import END_OF_TEXT, MASK
 
-TARGET_LAYER_IDS = (1, 4, 7)
 NUM_LAYERS = 2
 BLOCK_SIZE = 8
 WINDOW = 1024
 
 
-def drafter_config(shape: TargetShape, tokenizer: Tokenizer) -> dict[str, object]:
+def drafter_config(pair: Pair, tokenizer: Tokenizer) -> dict[str, object]:
+    shape = pair.shape
     return {
         "architectures": ["DFlash2DraftModel"],
         "attention_bias": False,
@@ -24,7 +24,7 @@ def drafter_config(shape: TargetShape, tokenizer: Tokenizer) -> dict[str, object
             "mask_token_id": tokenizer.token_to_id(MASK),
             "selector_rank": 64,
             "selector_top_k": 16,
-            "target_layer_ids": list(TARGET_LAYER_IDS),
+            "target_layer_ids": list(pair.target_layer_ids),
         },
         "dtype": "bfloat16",
         "eos_token_id": tokenizer.token_to_id(END_OF_TEXT),

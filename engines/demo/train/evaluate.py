@@ -16,12 +16,11 @@ import torch
 
 from engines.demo.train.answers import agrees, loops, parses
 from engines.demo.train.corpus.split import KINDS, generated
-from engines.demo.train.export import TARGET
-from engines.demo.train.train_drafter import DRAFTER
+from engines.demo.train.pairs import add_pair
 from engines.dflash2.decode import Round, generate, new_cache
 from engines.dflash2.drafter import DFlash2Drafter
 from engines.dflash2.sampling import SamplingParams
-from engines.dflash2.target import Qwen3ForCausalLM
+from engines.dflash2.target import Target
 from engines.dflash2.tokenizer import Tokenizer, load_stop_ids, load_tokenizer
 from engines.dflash2.weights import load_drafter, load_target
 
@@ -66,7 +65,7 @@ def decoded(rounds: Sequence[Round]) -> dict[str, object]:
 
 
 def run(
-    target: Qwen3ForCausalLM,
+    target: Target,
     drafter: DFlash2Drafter | None,
     prompt: Sequence[int],
     stop: frozenset[int],
@@ -101,7 +100,7 @@ def judge(line: dict, tokenizer: Tokenizer, tokens: list[int], stop: frozenset[i
 
 def measure(
     line: dict,
-    target: Qwen3ForCausalLM,
+    target: Target,
     drafter: DFlash2Drafter | None,
     tokenizer: Tokenizer,
     stop: frozenset[int],
@@ -152,8 +151,9 @@ def summary(results: Sequence[dict]) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", type=Path, default=TARGET)
-    parser.add_argument("--drafter", type=Path, default=DRAFTER)
+    add_pair(parser)
+    parser.add_argument("--target", type=Path, help="default: the pair's")
+    parser.add_argument("--drafter", type=Path, help="default: the pair's")
     parser.add_argument("--plain-only", action="store_true")
     parser.add_argument("--without-plain", action="store_true")
     parser.add_argument("--drafter-without", choices=("selector", "convolutions"))
@@ -163,9 +163,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    tokenizer, stop = load_tokenizer(options.target), load_stop_ids(options.target)
-    target = load_target(options.target)
-    drafter = None if options.plain_only else load_drafter(options.drafter, target)
+    folder = options.target or options.pair.target
+    tokenizer, stop = load_tokenizer(folder), load_stop_ids(folder)
+    target = load_target(folder)
+    drafter = None
+    if not options.plain_only:
+        drafter = load_drafter(options.drafter or options.pair.drafter, target)
     if drafter is not None and options.drafter_without:
         switch_off(drafter, options.drafter_without)
     text = Path("prompts", f"{options.prompts}.jsonl").read_text(encoding="utf-8")

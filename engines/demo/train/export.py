@@ -1,8 +1,9 @@
-"""Writes a training checkpoint as the published pair's target: bfloat16 weights and its configs.
+"""Writes a training checkpoint as a published target: bfloat16 weights and its configs.
 
 Knows the formats of transformers and of servers that read them, and nothing of training.
 
     python -m engines.demo.train.export --work build/demo
+    python -m engines.demo.train.export --pair hybrid --work build/demo-hybrid
 """
 
 import argparse
@@ -15,13 +16,18 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from engines.demo.train.hybrid_model import HybridShape
 from engines.demo.train.model import TargetShape
+from engines.demo.train.pack import TARGET as TOKENIZER_HOME
+from engines.demo.train.pairs import add_pair
 from engines.demo.train.tokenizer import END_OF_TEXT, TURN_END
 
-TARGET = Path("engines/demo/dense/target")
+NUM_MTP_LAYERS = 1
 
 
-def target_config(shape: TargetShape, tokenizer: Tokenizer) -> dict[str, object]:
+def target_config(shape: TargetShape | HybridShape, tokenizer: Tokenizer) -> dict[str, object]:
+    if isinstance(shape, HybridShape):
+        return hybrid_config(shape, tokenizer)
     values = asdict(shape)
     theta = values.pop("rope_theta")
     return {
@@ -46,6 +52,45 @@ def target_config(shape: TargetShape, tokenizer: Tokenizer) -> dict[str, object]
     }
 
 
+def hybrid_config(shape: HybridShape, tokenizer: Tokenizer) -> dict[str, object]:
+    """As published for a qwen3_5, the text part alone."""
+    values = asdict(shape)
+    theta, factor = values.pop("rope_theta"), values.pop("partial_rotary_factor")
+    return {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attn_output_gate": True,
+        "bos_token_id": None,
+        "dtype": "bfloat16",
+        "eos_token_id": tokenizer.token_to_id(TURN_END),
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "layer_types": list(shape.layer_types),
+        "mamba_ssm_dtype": "float32",
+        "model_type": "qwen3_5_text",
+        "mtp_num_hidden_layers": NUM_MTP_LAYERS,
+        "mtp_use_dedicated_embeddings": False,
+        "pad_token_id": tokenizer.token_to_id(END_OF_TEXT),
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": mrope_section(shape.rotary_dim // 2),
+            "partial_rotary_factor": factor,
+            "rope_theta": theta,
+            "rope_type": "default",
+        },
+        "tie_word_embeddings": True,
+        "use_cache": True,
+        **values,
+    }
+
+
+def mrope_section(num_pairs: int) -> list[int]:
+    """Rotary pairs shared out among time, height and width; text turns all of them alike."""
+    width = height = num_pairs // 3
+    return [num_pairs - height - width, height, width]
+
+
 def generation_config(tokenizer: Tokenizer) -> dict[str, object]:
     return {
         "do_sample": False,
@@ -65,17 +110,19 @@ def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    add_pair(parser)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--target", type=Path, default=TARGET)
+    parser.add_argument("--target", type=Path, help="where to; default: the pair's")
     options = parser.parse_args()
+    folder = options.target or options.pair.target
     saved = torch.load(options.work / "checkpoint" / "model.pt")
-    tokenizer = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
-    options.target.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer.from_file(str(TOKENIZER_HOME / "tokenizer.json"))
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (options.target / name).write_bytes((TARGET / name).read_bytes())
-    write_json(options.target / "config.json", target_config(TargetShape(), tokenizer))
-    write_json(options.target / "generation_config.json", generation_config(tokenizer))
-    write_weights(options.target / "model.safetensors", saved["model"])
+        (folder / name).write_bytes((TOKENIZER_HOME / name).read_bytes())
+    write_json(folder / "config.json", target_config(options.pair.shape, tokenizer))
+    write_json(folder / "generation_config.json", generation_config(tokenizer))
+    write_weights(folder / "model.safetensors", saved["model"])
     print(json.dumps(saved["progress"]))
 
 

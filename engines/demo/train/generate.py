@@ -1,4 +1,4 @@
-"""The drafter's training data: the target's own greedy answers and the features behind them.
+"""The drafters' training data: the target's own greedy answers and the features behind them.
 
 Prompts come from the training side of the split, with seeds the target never trained on. A batch
 holds prompts of one length, so no row is padded and every row computes what serving computes.
@@ -6,6 +6,7 @@ Writes `answers_<kind>.<part>.pt` into the work directory; another part asks oth
 
     python -m engines.demo.train.generate --work build/demo --minutes 9
     python -m engines.demo.train.generate --work build/demo --minutes 9 --part 1
+    python -m engines.demo.train.generate --pair hybrid --work build/demo-hybrid --minutes 9
 """
 
 import argparse
@@ -32,8 +33,7 @@ from engines.demo.train.corpus.split import (
     generated_long,
     package_documents,
 )
-from engines.demo.train.drafter_config import TARGET_LAYER_IDS
-from engines.demo.train.export import TARGET
+from engines.demo.train.pairs import add_pair
 from engines.dflash2.cache import KVCache
 from engines.dflash2.target import Qwen3ForCausalLM
 from engines.dflash2.weights import load_target
@@ -52,14 +52,16 @@ class Answers:
     """Greedy answers to prompts of one length.
 
     tokens: [batch, length] prompt and answer; num_tokens: [batch], up to the end-of-turn token;
-    features: [batch, length - 1, taps * hidden], of every token but the last, in bfloat16;
-    what stands behind an answer's end is padding.
+    features: [batch, length - 1, taps * hidden] and hidden: [batch, length - 1, hidden], what the
+    head reads, of every token but the last, in bfloat16; what stands behind an answer's end is
+    padding. Answers stored before there was an MTP head to train have no `hidden`.
     """
 
     num_prompt: int
     tokens: Tensor
     num_tokens: Tensor
     features: Tensor
+    hidden: Tensor | None = None
 
 
 class BatchCache(KVCache):
@@ -81,6 +83,7 @@ def answer(
     target: Qwen3ForCausalLM,
     prompts: Sequence[Sequence[int]],
     stop: set[int],
+    target_layer_ids: tuple[int, ...],
     max_tokens: int = MAX_ANSWER_TOKENS,
 ) -> Answers:
     """Greedy answers. Rows that ended leave the batch once they are half of it."""
@@ -91,13 +94,15 @@ def answer(
     tokens = torch.full((batch, num_prompt + max_tokens), PADDING_ID)
     tokens[:, :num_prompt] = ids
     num_tokens = torch.zeros(batch, dtype=torch.long)
-    size = len(TARGET_LAYER_IDS) * target.config.hidden_size
-    features = torch.zeros(batch, num_prompt + max_tokens, size, dtype=torch.bfloat16)
+    size = target.config.hidden_size
+    hidden = torch.zeros(batch, num_prompt + max_tokens, size, dtype=torch.bfloat16)
+    features = hidden.repeat(1, 1, len(target_layer_ids))
     rows, new = torch.arange(batch), ids
     for length in range(num_prompt, num_prompt + max_tokens):
-        output = target(new, cache=cache, tap_layer_ids=TARGET_LAYER_IDS)
+        output = target(new, cache=cache, tap_layer_ids=target_layer_ids)
         assert output.features is not None
         features[rows, length - new.shape[1] : length] = output.features.to(torch.bfloat16)
+        hidden[rows, length - new.shape[1] : length] = output.hidden.to(torch.bfloat16)
         new = target.logits(output.hidden[:, -1:]).argmax(-1)
         tokens[rows, length] = new[:, 0]
         ended = torch.isin(new[:, 0], stops) & (num_tokens[rows] == 0)
@@ -115,6 +120,7 @@ def answer(
         tokens=tokens[:, :longest].clone(),
         num_tokens=num_tokens,
         features=features[:, : longest - 1].clone(),
+        hidden=hidden[:, : longest - 1].clone(),
     )
 
 
@@ -148,15 +154,17 @@ def batches(kind: str, part: int, tokenizer: Tokenizer) -> Iterator[list[list[in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    add_pair(parser)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--target", type=Path, default=TARGET)
+    parser.add_argument("--target", type=Path, help="default: the pair's")
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    tokenizer = Tokenizer.from_file(str(options.target / "tokenizer.json"))
-    target = load_target(options.target)
+    folder = options.target or options.pair.target
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    target = load_target(folder)
     stop = {
         tokenizer.token_to_id(name)
         for name in (demo_tokenizer.TURN_END, demo_tokenizer.END_OF_TEXT)
@@ -164,7 +172,7 @@ def main() -> None:
     for kind in KINDS:
         began_s, found = time.monotonic(), []
         for rows in batches(kind, options.part, tokenizer):
-            found.append(answer(target, rows, stop))
+            found.append(answer(target, rows, stop, options.pair.target_layer_ids))
             if time.monotonic() - began_s > options.minutes * 60 / len(KINDS):
                 break
         torch.save(found, options.work / f"answers_{kind}.{options.part}.pt")

@@ -7,14 +7,10 @@ predecessor; later rows weigh less, because a wrong early row makes them useless
 all five kinds. Embedding and head are the target's and stay fixed.
 
     python -m engines.demo.train.train_drafter --work build/demo --steps 800
+    python -m engines.demo.train.train_drafter --pair hybrid --work build/demo-hybrid --steps 500
 """
 
 import argparse
-import json
-import os
-import signal
-import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -25,25 +21,23 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from engines.demo.train.corpus.split import KINDS
 from engines.demo.train.drafter_config import BLOCK_SIZE, drafter_config
-from engines.demo.train.export import TARGET, write_json, write_weights
+from engines.demo.train.export import write_json, write_weights
 from engines.demo.train.generate import Answers
-from engines.demo.train.model import TargetShape
+from engines.demo.train.loop import Seen, by_kind, load_answers, run
+from engines.demo.train.pairs import add_pair
 from engines.dflash2.attention import additive_mask
 from engines.dflash2.config import load_drafter_config
 from engines.dflash2.drafter import DFlash2DraftModel
-from engines.dflash2.target import Qwen3ForCausalLM
+from engines.dflash2.layers import OffsetRMSNorm
+from engines.dflash2.qwen3_5 import GatedAttention
+from engines.dflash2.target import DecoderLayer, Target
 from engines.dflash2.weights import load_target
 
-DRAFTER = Path("engines/demo/dense/drafter")
 SEED = 2
 SEQUENCES, ANCHORS = 3, 28  # of each kind in one step
 LATER_ROW_WEIGHT = 0.85
 UNARY_WEIGHT = 0.5
-MUON_RATE, ADAM_RATE = 4e-3, 2e-3
-WARMUP_STEPS = 30
-CHECKPOINT_EVERY_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +96,7 @@ def block_hidden(model: DFlash2DraftModel, embedding: Tensor, blocks: Blocks) ->
 
 
 def losses(
-    model: DFlash2DraftModel, target: Qwen3ForCausalLM, blocks: Blocks
+    model: DFlash2DraftModel, target: Target, blocks: Blocks
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Unary loss, loss with the selector's edges, and how often each row's best is right."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -126,21 +120,21 @@ def cross_entropy(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
     return (each * weights.flatten()).sum() / weights.sum()
 
 
-def initialise(model: DFlash2DraftModel, target: Qwen3ForCausalLM) -> None:
-    """Begin as the target's last layers, which read the last tap as they read it in the target.
+def initialise(model: DFlash2DraftModel, target: Target) -> None:
+    """Begin as the target's last layers of attention, which read the last tap as they do there.
 
     Convolutions pass everything through, codebooks say little, other taps whisper.
     """
-    sources = target.model.layers[-len(model.layers) :]
+    attending = [layer for layer in target.model.layers if hasattr(layer, "self_attn")]
+    sources = attending[-len(model.layers) :]
     for layer, source in zip(model.layers, sources, strict=True):
-        for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm"):
-            getattr(layer, name).load_state_dict(getattr(source, name).state_dict())
+        layer.load_state_dict(as_dense(source), strict=False)  # all but the convolutions
         for conv in (layer.attention_conv, layer.mlp_conv):
             nn.init.zeros_(conv.base_kernel)
             conv.base_kernel.data[:, 0] = 1.0
             nn.init.normal_(conv.kernel_projection.weight, std=0.002)
-    model.hidden_norm.load_state_dict(sources[0].input_layernorm.state_dict())
-    model.norm.load_state_dict(target.model.norm.state_dict())
+    model.hidden_norm.weight.data = as_dense(sources[0])["input_layernorm.weight"].clone()
+    model.norm.weight.data = plain_norm(target.model.norm)
     nn.init.normal_(model.fc.weight, std=0.005)
     model.fc.weight.data[:, -model.config.hidden_size :] += torch.eye(model.config.hidden_size)
     selector = model.candidate_selector
@@ -149,116 +143,71 @@ def initialise(model: DFlash2DraftModel, target: Qwen3ForCausalLM) -> None:
         nn.init.normal_(codebook, std=0.1)
 
 
-def optimisers(model: DFlash2DraftModel) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
-    named = list(model.named_parameters())
-    hidden = [p for name, p in named if p.dim() == 2 and "codebook" not in name]
-    rest = [p for name, p in named if p.dim() != 2 or "codebook" in name]
-    return (
-        torch.optim.Muon(hidden, lr=MUON_RATE, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
-    )
+def plain_norm(norm: nn.Module) -> Tensor:
+    """The factors of a norm, whether it keeps them as w or as 1 + w."""
+    return norm.weight + 1 if isinstance(norm, OffsetRMSNorm) else norm.weight.clone()
 
 
-def rate(step: int, steps: int) -> float:
-    """Up over the warm-up, then linearly down to a fiftieth."""
-    return min((step + 1) / WARMUP_STEPS, max(0.02, 1 - step / steps))
-
-
-def load_answers(work: Path) -> list[list[Answers]]:
-    """The batches of answers of each kind."""
-    return [
-        [
-            answers
-            for path in sorted(work.glob(f"answers_{kind}.*.pt"))
-            for answers in torch.load(path, weights_only=False, mmap=True)
-        ]
-        for kind in KINDS
-    ]
+def as_dense(layer: DecoderLayer) -> dict[str, Tensor]:
+    """A layer of attention in a qwen3's form: without a gate, and norms that multiply by w."""
+    values = dict(layer.state_dict())
+    for name, norm in layer.named_modules():
+        if name.endswith(("norm", "layernorm")):
+            values[f"{name}.weight"] = plain_norm(norm)
+    if isinstance(layer.self_attn, GatedAttention):
+        heads = values["self_attn.q_proj.weight"].unflatten(0, (-1, 2, layer.self_attn.head_dim))
+        values["self_attn.q_proj.weight"] = heads[:, 0].flatten(0, 1)
+    return values
 
 
 def gradient(
     model: DFlash2DraftModel,
-    target: Qwen3ForCausalLM,
-    kinds: Sequence[Sequence[Answers]],
+    target: Target,
+    kinds: list[list[Answers]],
     random: Random,
-) -> tuple[float, float, Tensor]:
+) -> Seen:
     """Add up one step's gradient, every kind's share alike; means of what `losses` says."""
     seen = []
-    for answers in kinds:
-        sizes = [len(each.tokens) for each in answers]
-        unary, edged, right = losses(
-            model, target, draw_blocks(random.choices(answers, sizes)[0], random)
-        )
+    for answers in by_kind(kinds, random):
+        unary, edged, right = losses(model, target, draw_blocks(answers, random))
         ((UNARY_WEIGHT * unary + edged) / len(kinds)).backward()
         seen.append((unary.item(), edged.item(), right))
     unary_losses, edged_losses, shares = zip(*seen, strict=True)
-    return fmean(unary_losses), fmean(edged_losses), torch.stack(shares).mean(0)
-
-
-def train(
-    model: DFlash2DraftModel,
-    target: Qwen3ForCausalLM,
-    kinds: Sequence[Sequence[Answers]],
-    work: Path,
-    steps: int,
-) -> Iterator[dict[str, object]]:
-    """The training loop; yields what is worth a line in the log."""
-    both, done, path = optimisers(model), 0, work / "drafter.pt"
-    if path.exists():
-        saved = torch.load(path)
-        model.load_state_dict(saved["model"])
-        for optimiser, state in zip(both, saved["optimisers"], strict=True):
-            optimiser.load_state_dict(state)
-        done = saved["step"]
-    began_s = saved_s = time.monotonic()
-    stop = []
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
-    for step in range(done, steps):
-        unary, edged, right = gradient(model, target, kinds, Random(f"{SEED}:{step}"))
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimiser, full in zip(both, (MUON_RATE, ADAM_RATE), strict=True):
-            optimiser.param_groups[0]["lr"] = full * rate(step, steps)
-            optimiser.step()
-            optimiser.zero_grad()
-        if (step + 1) % 10 == 0:
-            yield {
-                "step": step + 1, "seconds": round(time.monotonic() - began_s, 1),
-                "unary": round(unary, 4), "edged": round(edged, 4),
-                "norm": round(float(norm), 3), "right": [round(float(r), 3) for r in right],
-            }  # fmt: skip
-        if stop or time.monotonic() - saved_s > CHECKPOINT_EVERY_S or step + 1 == steps:
-            saved_s = time.monotonic()
-            state = {"model": model.state_dict(), "step": step + 1,
-                     "optimisers": [optimiser.state_dict() for optimiser in both]}  # fmt: skip
-            torch.save(state, path.with_suffix(".new"))
-            os.replace(path.with_suffix(".new"), path)
-        if stop:
-            return
+    return {
+        "unary": round(fmean(unary_losses), 4),
+        "edged": round(fmean(edged_losses), 4),
+        "right": [round(float(r), 3) for r in torch.stack(shares).mean(0)],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    add_pair(parser)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--target", type=Path, default=TARGET)
-    parser.add_argument("--drafter", type=Path, default=DRAFTER)
+    parser.add_argument("--target", type=Path, help="default: the pair's")
+    parser.add_argument("--drafter", type=Path, help="where to; default: the pair's")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    folder = options.drafter or options.pair.drafter
     torch.set_num_threads(options.threads)
     torch.manual_seed(SEED)
-    tokenizer = Tokenizer.from_file(str(options.target / "tokenizer.json"))
-    target = load_target(options.target)
-    options.drafter.mkdir(parents=True, exist_ok=True)
-    write_json(options.drafter / "config.json", drafter_config(TargetShape(), tokenizer))
-    model = DFlash2DraftModel(load_drafter_config(options.drafter))
+    target_folder = options.target or options.pair.target
+    tokenizer = Tokenizer.from_file(str(target_folder / "tokenizer.json"))
+    target = load_target(target_folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", drafter_config(options.pair, tokenizer))
+    model = DFlash2DraftModel(load_drafter_config(folder))
     initialise(model, target)
-    log = options.work / "drafter.jsonl"
-    for values in train(model, target, load_answers(options.work), options.work, options.steps):
-        line = json.dumps(values)
-        print(line, flush=True)
-        with log.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-    write_weights(options.drafter / "model.safetensors", model.state_dict())
+    kinds = load_answers(options.work)
+    run(
+        model,
+        lambda step: gradient(model, target, kinds, Random(f"{SEED}:{step}")),
+        options.work,
+        "drafter",
+        options.steps,
+    )
+    write_weights(folder / "model.safetensors", model.state_dict())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trains the demo target on the packed windows: bfloat16, float32 masters, a process per core.
+"""Trains a demo target on the packed windows: bfloat16, float32 masters, a process per core.
 
 Each process has one thread and half of every batch: they meet once a step to add their gradients,
 so a busy neighbour costs its share and no more (threads of one process would meet at every matrix
@@ -6,6 +6,8 @@ product). Muon moves the hidden matrices (each process owns half of them), AdamW
 writes a checkpoint and stops; `--resume` goes on from the last one.
 
     python -m engines.demo.train.train_target --work build/demo --steps 1000 --cooldown-steps 300
+    python -m engines.demo.train.train_target --pair hybrid --work build/demo-hybrid --steps 600 \
+        --cooldown-steps 200 --data build/demo
 """
 
 import argparse
@@ -25,11 +27,10 @@ import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engines.demo.train.model import TargetShape, TrainedTarget
 from engines.demo.train.pack import ANSWER, PADDING, QUESTION
+from engines.demo.train.pairs import Pair, add_pair
 
 SEED = 1
-NUM_WORKERS = 2
 QUESTION_WEIGHT = 0.25  # a question's loss: worth learning to read, not worth learning to write
 CHECKPOINT_EVERY_S = 180.0
 MOMENTUM = 0.95
@@ -37,7 +38,11 @@ MOMENTUM = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
+    pair: Pair
     work: Path
+    data: Path  # where `pack` wrote the windows
+    workers: int
+    compile: bool
     windows: str  # the file's name: windows_<this>.npz
     batch_windows: int  # of all workers together
     steps: int
@@ -109,7 +114,7 @@ class Optimisers:
         self.settings = settings
         named = list(model.named_parameters())
         hidden = [p for name, p in named if p.dim() == 2 and "embed" not in name]
-        self.owned = [hidden[owner::NUM_WORKERS] for owner in range(NUM_WORKERS)]
+        self.owned = [hidden[owner :: settings.workers] for owner in range(settings.workers)]
         rest = [p for name, p in named if p.dim() != 2 or "embed" in name]
         self.muon = torch.optim.Muon(
             self.owned[rank],
@@ -149,7 +154,7 @@ def average_gradients(
     dist.all_reduce(flat)
     clock = float(flat[-1])
     any_stop = bool(flat[-2] > 0)
-    flat /= NUM_WORKERS
+    flat /= dist.get_world_size()
     norm = flat[:-2].norm()
     flat *= min(1.0, 1.0 / float(norm + 1e-6))
     for parameter, part in zip(
@@ -218,15 +223,15 @@ def train(rank: int, settings: Settings) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     address = f"file://{(settings.work / 'meeting').resolve()}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=NUM_WORKERS)
-    model = TrainedTarget(TargetShape())
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=settings.workers)
+    model = settings.pair.new_target()
     optimisers = Optimisers(model, settings, rank)
     progress: dict[str, float] = {"step": 0, "window": 0, "seconds": 0.0, "tokens": 0}
     if settings.resume:
         progress = load_checkpoint(settings.work, rank, model, optimisers)
     if settings.first_window is not None:
         progress["window"] = settings.first_window
-    windows = Windows(settings.work / f"windows_{settings.windows}.npz")
+    windows = Windows(settings.data / f"windows_{settings.windows}.npz")
     for values in run_steps(model, optimisers, windows, settings, progress, stop, rank):
         if rank == 0:
             log(settings.work, **values)
@@ -244,15 +249,16 @@ def run_steps(
 ) -> Iterator[dict[str, object]]:
     """The training loop; yields what is worth a line in the log."""
     parameters = list(model.parameters())
-    loss_of = torch.compile(weighted_loss)
-    share = settings.batch_windows // NUM_WORKERS
+    for layer in model.model.layers if settings.compile else ():
+        layer.compile()  # one by one: layers of a kind share their code, so it is made only once
+    share = settings.batch_windows // settings.workers
     began_s = logged_s = saved_s = time.monotonic()
     seconds_before, logged_step = progress["seconds"], int(progress["step"])
     stopping = False
     while progress["step"] < settings.steps and not stopping:
         step = int(progress["step"])
         ids, weights = windows.batch(int(progress["window"]) + rank * share, share)
-        loss = loss_of(model, ids, weights)
+        loss = weighted_loss(model, ids, weights)
         loss.backward()
         now_s = time.monotonic()
         stopping, clock_s = average_gradients(parameters, stop.seen, now_s - saved_s)
@@ -268,17 +274,21 @@ def run_steps(
                    "tok_per_s": round(speed / (now_s - logged_s))}  # fmt: skip
             logged_s, logged_step = now_s, step + 1
         if (step + 1) % settings.evaluate_every == 0 and rank == 0:
-            yield {**progress, "held_out": held_out_losses(model, settings.work / "held_out.npz")}
+            yield {**progress, "held_out": held_out_losses(model, settings.data / "held_out.npz")}
         if stopping or clock_s > CHECKPOINT_EVERY_S or step + 1 == settings.steps:
             save_checkpoint(settings.work, rank, model, optimisers, progress)
             saved_s = time.monotonic()
     if rank == 0:
-        yield {**progress, "held_out": held_out_losses(model, settings.work / "held_out.npz")}
+        yield {**progress, "held_out": held_out_losses(model, settings.data / "held_out.npz")}
 
 
 def parse() -> Settings:
     parser = argparse.ArgumentParser(description=__doc__)
+    add_pair(parser)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="the folder of the windows; default: --work")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--windows", default="512")
     parser.add_argument("--batch-windows", type=int, default=16)
     parser.add_argument("--steps", type=int, required=True)
@@ -290,15 +300,20 @@ def parse() -> Settings:
     parser.add_argument("--evaluate-every", type=int, default=100)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--first-window", type=int)
-    return Settings(**vars(parser.parse_args()))
+    options = parser.parse_args()
+    options.data = options.data or options.work
+    return Settings(**vars(options))
 
 
 def main() -> None:
     settings = parse()
+    settings.work.mkdir(parents=True, exist_ok=True)
     (settings.work / "meeting").unlink(missing_ok=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the workers stop by themselves
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=train, args=(rank, settings)) for rank in range(NUM_WORKERS)]
+    workers = [
+        context.Process(target=train, args=(rank, settings)) for rank in range(settings.workers)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
