@@ -46,7 +46,11 @@ class Adapter:
     read_event    the JSON of one event
     read_counters the metrics page; None if it holds no counter that we know
     quiet         whether no request is being worked on, from the text at `quiet_path`; None: untold
-    read_facts    (/health as JSON or {}, /v1/models as JSON or {}) -> what stays equal over a boot
+    fact_paths    the pages that `read_facts` wants, read once when the engine is ready
+    read_facts    (the pages' texts by path, without those that are not there; the log of the start)
+                  -> what stays equal over a boot, by the names that checks know: version,
+                  max_concurrent_requests, context_per_slot, kv_tokens, full_length_requests, block,
+                  k, drafter (where the engine names it), speculation (on, off), runner (V1, V2)
     counts_before_idle
                   whether a request that ended is in the counters as soon as the engine is quiet;
                   where that is not known, two equal scrapes are asked for too
@@ -64,6 +68,7 @@ class Adapter:
     read_event: Callable[[Mapping[str, Any]], OutputPiece]
     read_counters: Callable[[str], Counters | None]
     quiet: Callable[[str], bool | None]
-    read_facts: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
+    fact_paths: tuple[str, ...]
+    read_facts: Callable[[Mapping[str, str], str], Mapping[str, Any]]
     counts_before_idle: bool = False
     read_request: Callable[[Mapping[str, Any]], CountersDelta | None] | None = None

@@ -4,7 +4,6 @@ One event per round; token counts and ids come with every event when asked for; 
 final one. It says itself whether it is quiet.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 
 from harness.adapters import openai, prometheus
 from harness.adapters.base import Ask
+from harness.adapters.pages import json_object
 from harness.errors import ConfigError
 from harness.records import Variant
 
@@ -58,21 +58,15 @@ def request_body(ask: Ask) -> dict[str, Any]:
 
 
 def quiet(health: str) -> bool | None:
-    value = _object(health).get("quiet")
+    value = json_object(health).get("quiet")
     return value if isinstance(value, bool) else None
 
 
-def read_facts(health: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
-    del models  # /health names the model too
+def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:
+    """/health tells everything, the model among it."""
+    del log
+    health = json_object(pages.get("/health"))
     return {name: value for name, value in health.items() if name not in _NO_BUILD}
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 DFLASH2 = replace(
@@ -89,6 +83,7 @@ DFLASH2 = replace(
         seconds={"draft_s": "draft_seconds", "verify_s": "verify_seconds"},
     ),
     quiet=quiet,
+    fact_paths=("/health",),
     read_facts=read_facts,
     counts_before_idle=True,
 )

@@ -1,19 +1,22 @@
 """llama.cpp's llama-server, by what build 11434 answers (recorded in the tests).
 
 Its page has no labels, and its counters move when a slot is released, cancelled requests included.
-`/slots` tells whether it is quiet; `/props` is not asked, it says "speculative.types": "none" while
-a drafter works. The two rate gauges are means since anybody's last scrape and are not read. With a
-request come `draft_n` and `draft_n_accepted`, and neither where nothing was drafted.
+`/slots` tells whether it is quiet and whether it drafts; `/props` is not asked for that, it says
+"speculative.types": "none" while a drafter works. The two rate gauges are means since anybody's
+last scrape and are not read. With a request come `draft_n` and `draft_n_accepted`, and neither
+where nothing was drafted.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from harness.adapters import openai, prometheus
 from harness.adapters.command_line import options
+from harness.adapters.pages import json_object, json_objects, told
 from harness.measures import CountersDelta
 from harness.records import Variant
 
@@ -60,6 +63,58 @@ def quiet(slots: str) -> bool | None:
     return None if None in working else not any(working)
 
 
+def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:
+    """Slots from /props, drafting from /slots, its kind and depth from the log where it says so.
+
+    The build that PyPI's package makes calls itself b0-unknown, which is no version.
+    """
+    props, slots = json_object(pages.get("/props")), json_objects(pages.get("/slots"))
+    build, num_slots = props.get("build_info"), props.get("total_slots")
+    context = slots[0].get("n_ctx") if slots else None
+    kv_tokens = _kv_tokens(log)
+    return {
+        **openai.read_facts(pages, log),
+        **told(
+            version=None if build == "b0-unknown" else build,
+            max_concurrent_requests=num_slots,
+            parallel=num_slots,
+            context_per_slot=context,
+            kv_tokens=kv_tokens,
+            full_length_requests=kv_tokens / context if kv_tokens and context else None,
+            speculation=_speculation(slots),
+            drafter=_found(r"adding speculative implementation '([\w-]+)'", log),
+            block=_number(r"block_size=(\d+), mask_token_id", log),
+            k=_number(r"common_speculative_impl\w*: - n_max=(\d+)", log),
+        ),
+    }
+
+
+def _speculation(slots: Sequence[Mapping[str, Any]]) -> str | None:
+    said = {slot.get("speculative") for slot in slots}
+    if said == {True}:
+        return "on"
+    return "off" if said == {False} else None
+
+
+def _kv_tokens(log: str) -> int | None:
+    """Slots share one cache where it is unified, else each has its own."""
+    found = re.search(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(\w+)'", log)
+    if found is None:
+        return None
+    num_slots, per_slot = int(found[1]), int(found[2])
+    return per_slot if found[3] == "true" else num_slots * per_slot
+
+
+def _number(pattern: str, log: str) -> int | None:
+    found = _found(pattern, log)
+    return None if found is None else int(found)
+
+
+def _found(pattern: str, log: str) -> str | None:
+    found = re.search(pattern, log)
+    return None if found is None else found[1]
+
+
 def read_request(timings: Mapping[str, Any]) -> CountersDelta | None:
     if "draft_n" not in timings:
         return None
@@ -83,4 +138,6 @@ LLAMACPP = replace(
     # one thread releases slots and answers these pages, and it counts before it releases
     counts_before_idle=True,
     read_request=read_request,
+    fact_paths=("/health", "/v1/models", "/props", "/slots"),
+    read_facts=read_facts,
 )

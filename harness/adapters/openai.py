@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.adapters import prometheus
 from harness.adapters.base import Adapter, Ask, OutputPiece
+from harness.adapters.pages import json_object
 from harness.errors import ConfigError
 from harness.records import Variant
 
@@ -113,9 +114,10 @@ def _ids(value: Any) -> tuple[int, ...] | None:
     return tuple(value) if all(isinstance(token, int) for token in value) else None
 
 
-def read_facts(health: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
-    del health  # what an unknown server says there may change while it runs
-    model = _first(models.get("data")) or {}
+def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:
+    """Of /v1/models alone: what an unknown server says in /health may change while it runs."""
+    del log
+    model = _first(json_object(pages.get("/v1/models")).get("data")) or {}
     names = ("id", "owned_by", "max_model_len", "root", "meta")
     return {name: model[name] for name in names if model.get(name) is not None}
 
@@ -131,5 +133,6 @@ OPENAI = Adapter(
     read_event=read_event,
     read_counters=partial(prometheus.read_counters, prefix=None),
     quiet=partial(prometheus.idle, prefix=None),
+    fact_paths=("/health", "/v1/models"),
     read_facts=read_facts,
 )

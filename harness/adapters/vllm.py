@@ -6,7 +6,8 @@ cuts the output; what is cut is counted nowhere. V0 counted drafted and accepted
 rounds, so its page gives an acceptance rate and no length; its two acceptance gauges are not read.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from harness.adapters import openai, prometheus
 from harness.adapters.base import Ask, OutputPiece
 from harness.adapters.command_line import options
+from harness.adapters.pages import json_object, told
 from harness.errors import ConfigError
 from harness.measures import CountersDelta
 from harness.records import Variant
@@ -58,6 +60,59 @@ def read_event(event: Mapping[str, Any]) -> OutputPiece:
     return replace(openai.read_event(event), timings=metrics if metrics else None)
 
 
+def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:
+    """Capacity from `cache_config_info`, a series whose labels are the facts; drafting and the
+    model runner from the log.
+    """
+    cache = _cache_config(pages.get("/metrics", ""))
+    drafting = re.search(r"speculative_config=(None|SpeculativeConfig\((.*?)\))", log)
+    return {
+        **openai.read_facts(pages, log),
+        **told(
+            version=json_object(pages.get("/version")).get("version"),
+            kv_tokens=_number(cache.get("kv_cache_size_tokens"), int),
+            full_length_requests=_number(cache.get("kv_cache_max_concurrency"), float),
+            prefix_caching=cache.get("enable_prefix_caching"),
+            drafter=_drafter(drafting),
+            k=_depth(drafting),
+            runner=_runner(log),
+        ),
+    }
+
+
+def _cache_config(page: str) -> Mapping[str, str]:
+    found = [s.labels for s in prometheus.samples(page) if s.name == "vllm:cache_config_info"]
+    return found[0] if found else {}
+
+
+def _number(text: str | None, kind: Callable[[str], float]) -> float | None:
+    return None if text in (None, "None") else kind(text)
+
+
+def _drafter(drafting: re.Match[str] | None) -> str | None:
+    """As the engine's configuration names it. Every kind of MTP is called `mtp` there, whatever
+    word it was asked for by, so that name proves nothing.
+    """
+    if drafting is None:
+        return None
+    method = re.search(r"method='([^']+)'", drafting[0])
+    if method is None:
+        return "none"
+    return None if method[1] == "mtp" else method[1]
+
+
+def _depth(drafting: re.Match[str] | None) -> int | None:
+    depth = drafting and re.search(r"num_spec_tokens=(\d+)", drafting[0])
+    return int(depth[1]) if depth else None
+
+
+def _runner(log: str) -> str | None:
+    """It says so where it falls back to V1, and where it takes V2."""
+    if "using the V1 model runner" in log:
+        return "V1"
+    return "V2" if "Using V2 Model Runner" in log else None
+
+
 def read_request(metrics: Mapping[str, Any]) -> CountersDelta | None:
     """From `--per-request-spec-decode-metrics summary`, which counts rounds by accepted tokens."""
     told = metrics.get("speculative_decoding")
@@ -95,4 +150,6 @@ VLLM = replace(
     # 0.32 books a step in the same turn of its loop in which it hands the step's tokens out
     counts_before_idle=True,
     read_request=read_request,
+    fact_paths=("/health", "/v1/models", "/version", "/metrics"),
+    read_facts=read_facts,
 )

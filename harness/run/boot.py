@@ -27,7 +27,9 @@ from asyncio_throttle.throttler import Throttler
 
 from harness import keys
 from harness.adapters import ADAPTERS, Adapter
+from harness.adapters.advice import explained
 from harness.adapters.base import Ask
+from harness.adapters.pages import json_object, told
 from harness.errors import BootError, PortInUseError
 from harness.records import Boot, Engine, Model, Sampling, Variant, Where
 from harness.run import launcher
@@ -44,8 +46,12 @@ GRACE_S = 10.0
 
 _MARK = "--- dflashbench:"
 _LAST_WORDS = 12  # lines of a log that an error repeats
+_LOGS = ("stderr.log", "stdout.log")  # vLLM writes its own log to stdout, tracebacks to both
+_MEASURED_ANEW = ("kv_tokens", "full_length_requests")  # by every boot: no part of what a build is
 _SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
-_PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
+_PORT_TAKEN = re.compile(
+    r"address already in use|EADDRINUSE|couldn't bind HTTP server socket", re.IGNORECASE
+)
 _live_groups: set[int] = set()
 
 
@@ -85,21 +91,30 @@ class RunningEngine:
                 log.write(f"{_MARK} {text}\n")
 
     def last_words(self) -> str:
-        """The end of its log, for messages."""
-        return last_words(self.log_folder)
+        """The end of its log, for messages, behind the lines of it that are known."""
+        known = "".join(f"{each}; " for each in explained(self.log()) if each.fatal)
+        return known + last_words(self.log_folder)
+
+    def log(self) -> str:
+        return "\n".join(_log_text(self.log_folder / name) for name in _LOGS)
 
 
 def last_words(log_folder: Path) -> str:
-    for name in ("stderr.log", "stdout.log"):
-        path = log_folder / name
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        lines = [
-            line for line in text.splitlines() if line.strip() and "--- dflashbench" not in line
-        ]
-        if lines:
-            quoted = "\n".join(f"  | {line}" for line in lines[-_LAST_WORDS:])
-            return f"the last lines of {path}:\n{quoted}"
-    return f"it wrote nothing into {log_folder}"
+    quotes = [_last_lines(log_folder / name) for name in _LOGS]
+    return "\n".join(filter(None, quotes)) or f"it wrote nothing into {log_folder}"
+
+
+def _last_lines(path: Path) -> str | None:
+    text = _log_text(path)
+    lines = [line for line in text.splitlines() if line.strip() and _MARK not in line]
+    if not lines:
+        return None
+    quoted = "\n".join(f"  | {line}" for line in lines[-_LAST_WORDS:])
+    return f"the last lines of {path}:\n{quoted}"
+
+
+def _log_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 # --- start ----------------------------------------------------------------------------------------
@@ -335,29 +350,34 @@ def _one_token(model: str) -> Ask:
 
 
 async def _note_ready(engine: RunningEngine, ready_s: float) -> None:
-    health, models = (
-        await _object(engine, engine.adapter.health_path),
-        await _object(engine, "/v1/models"),
-    )
-    facts = engine.adapter.read_facts(health, models)
-    version = health.get("version")
+    adapter = engine.adapter
+    found = {path: await _page(engine, path) for path in adapter.fact_paths}
+    pages = {path: text for path, text in found.items() if text is not None}
+    log = engine.log()
+    facts = adapter.read_facts(pages, log)
+    version = facts.get("version")
     version = version if isinstance(version, str) else None
+    lasting = {name: fact for name, fact in facts.items() if name not in _MEASURED_ANEW}
     engine.boot = replace(
         engine.boot,
         ready_s=ready_s,
         version=version,
-        health={**health, **facts},
-        build=keys.build_key(version, facts),
+        health={
+            **json_object(pages.get(adapter.health_path)),
+            **facts,
+            **told(remarks=[str(each) for each in explained(log)] or None),
+        },
+        build=keys.build_key(version, lasting),
     )
 
 
-async def _object(engine: RunningEngine, path: str) -> dict[str, Any]:
-    """A page's JSON object; empty where the engine has none there."""
+async def _page(engine: RunningEngine, path: str) -> str | None:
+    """None where the engine has no such page."""
     try:
-        value = (await engine.http.get(path)).json()
-    except (httpx.HTTPError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        response = await engine.http.get(path)
+    except httpx.HTTPError:
+        return None
+    return response.text if response.status_code == 200 else None
 
 
 # --- stop -----------------------------------------------------------------------------------------

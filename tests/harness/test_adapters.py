@@ -289,9 +289,11 @@ def test_quiet_by_health(health, quiet):
 
 def test_facts_are_what_stays_equal():
     health = {"status": "ok", "running": 1, "quiet": False, "depth": 7, "version": "0.1"}
-    assert DFLASH2.read_facts(health, {}) == {"depth": 7, "version": "0.1"}
+    pages = {"/health": json.dumps(health)}
+    assert DFLASH2.read_facts(pages, "") == {"depth": 7, "version": "0.1"}
     models = {"data": [{"id": "m", "created": 123, "max_model_len": 2048}]}
-    assert OPENAI.read_facts({}, models) == {"id": "m", "max_model_len": 2048}
+    pages = {"/health": '{"version": "1"}', "/v1/models": json.dumps(models)}
+    assert OPENAI.read_facts(pages, "") == {"id": "m", "max_model_len": 2048}
 
 
 # --- llama.cpp, vLLM, SGLang ----------------------------------------------------------------------

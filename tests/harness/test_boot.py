@@ -153,6 +153,59 @@ async def test_whatever_an_engine_started_is_ended_with_it(tmp_path, monkeypatch
     assert record.exit_code == -9
 
 
+RECORDED = Path(__file__).parent / "recorded"
+SAYS = "import sys; print(open(sys.argv[1]).read(), flush=True); sys.exit('the end')"
+
+
+async def test_known_last_words_come_with_advice(tmp_path):
+    """And both logs are quoted: vLLM writes its own to stdout."""
+    log = RECORDED / "llamacpp" / "memory_failed.log"
+    failing = variant("{python}", "-c", SAYS, str(log), "{port}", adapter="llamacpp")
+    engine = await boot.launch(failing, {}, WHERE, tmp_path)
+    with pytest.raises(BootError) as caught:
+        await boot.wait_ready(engine, "demo")
+    await boot.stop(engine)
+    message = str(caught.value)
+    assert "insufficient memory (attempted to allocate 97656.25 MB)': memory ran out: a lower" in (
+        message
+    )
+    assert "stderr.log:\n  | the end\n" in message
+    assert message.endswith(
+        "  | 0.01.307.873 E srv  llama_server: exiting due to model loading error"
+    )
+
+
+async def test_a_port_that_llama_server_cannot_have_is_named_as_such(tmp_path):
+    log = RECORDED / "llamacpp" / "port_failed.log"
+    failing = variant("{python}", "-c", SAYS, str(log), "{port}", adapter="llamacpp")
+    engine = await boot.launch(failing, {}, WHERE, tmp_path)
+    with pytest.raises(PortInUseError, match="another process took the port"):
+        await boot.wait_ready(engine, "demo")
+    await boot.stop(engine)
+
+
+async def test_what_a_ready_engine_complains_of_is_recorded(tmp_path):
+    """A refused drafter: llama-server goes on without, and what it wrote stands in the record."""
+
+    def respond(received: Received) -> Script:
+        if received.path == "/v1/chat/completions":
+            return Script(sends=[(0, DONE)])
+        return page("{}")
+
+    log = (RECORDED / "llamacpp" / "refused_drafter.log").read_text()
+    (tmp_path / "stderr.log").write_text(log)
+    with serving(respond) as server:
+        of = variant(*sleeping(), adapter="llamacpp")
+        engine = await boot.launch(of, {}, WHERE, tmp_path)
+        await engine.http.aclose()
+        engine.http = httpx.AsyncClient(base_url=server.url, trust_env=False)
+        await boot.wait_ready(engine, "scripted")
+        record = await boot.stop(engine)
+    assert record.health is not None
+    (remark,) = record.health["remarks"]
+    assert "vocabs are not compatible': llama-server goes on without the drafter" in remark
+
+
 async def test_secrets_are_used_but_not_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", "s3cret")
     environment = {"HF_TOKEN": "s3cret", "LEVEL": "3"}
