@@ -31,6 +31,7 @@ from .support import (
     step,
     stream,
     text_of,
+    wait_until,
 )
 
 PROMPT = "The quick brown fox"
@@ -615,13 +616,6 @@ def raw_post(base_url: httpx.URL, path: str, body: bytes) -> socket.socket:
 def release_and_ask(client: httpx.Client, gate: threading.Semaphore) -> dict:
     gate.release()
     return client.get("/health").json()
-
-
-def wait_until(condition) -> None:
-    deadline_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 # --- the small endpoints ---
