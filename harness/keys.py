@@ -90,8 +90,14 @@ def workload_key(
             "length": workload.length,
             "sampling": asdict(sampling),
             **_arrivals(workload),
+            **_cache(workload),
         }
     )
+
+
+def _cache(workload: Workload) -> dict[str, Any]:
+    """Nothing for cold prompts, which are the rule."""
+    return {} if workload.cache == "cold" else {"cache": workload.cache}
 
 
 def _arrivals(workload: Workload) -> dict[str, Any]:
@@ -173,6 +179,7 @@ def protocol_id(
             "version": PROTOCOL_VERSION,
             "tool": TOOL,
             **_arrivals(workload),
+            **_cache(workload),
             **unusual,
         }
     )

@@ -211,6 +211,7 @@ class CountersDelta:
     verify_s: float | None = None
     decode_calls: int | None = None
     generation_s: float | None = None
+    cached_prompt_tokens: int | None = None
 
 
 _SECONDS = ("draft_s", "verify_s", "generation_s")

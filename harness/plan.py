@@ -8,7 +8,7 @@ taken over, or why there is none.
 
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
@@ -16,6 +16,7 @@ from itertools import accumulate
 from harness import keys
 from harness.errors import ConfigError
 from harness.records import (
+    Assignment,
     Block,
     Boot,
     Cell,
@@ -139,6 +140,7 @@ def _cell(
         reference_cell_id=cell_id(reference) if reference else None,
         reference_reason=reason,
         rate_per_s=workload.rate_per_s,
+        cache=workload.cache,
     )
 
 
@@ -231,13 +233,53 @@ def requests_of(cell: Cell, prompt_set: PromptSet, repetition: int) -> tuple[Pro
     if repetition == WARMUP:
         count = cell.concurrency if cell.load in ("wave", "closed") else len(prompts)
         return _take(prompts, start=0, count=count)
-    goes_on = cell.assignment in ("rotate", "balanced")
-    start = repetition * cell.num_requests if goes_on else 0
-    return _take(prompts, start=start, count=cell.num_requests)
+    return _measured(prompts, cell.assignment, repetition, cell.num_requests)
+
+
+def _measured(
+    prompts: Sequence[Prompt], assignment: Assignment, repetition: int, count: int
+) -> tuple[Prompt, ...]:
+    goes_on = assignment in ("rotate", "balanced")
+    return _take(prompts, start=repetition * count if goes_on else 0, count=count)
 
 
 def _take(prompts: Sequence[Prompt], *, start: int, count: int) -> tuple[Prompt, ...]:
     return tuple(prompts[index % len(prompts)] for index in range(start, start + count))
+
+
+# --- what keeps a prompt out of a prefix cache ----------------------------------------------------
+
+
+def salts_of(workload: Workload, concurrency: int, repetition: int) -> tuple[str, ...]:
+    """A word per request of a repetition, to stand before its prompt.
+
+    A function of workload, prompt, and how often the workload has sent that prompt to the boot
+    before: whatever variant and boot, so that like is compared with like, and never the same twice
+    within a boot, so that no level and no repetition finds what another left in the cache.
+    """
+    sent: Counter[str] = Counter()
+    salts: list[str] = []
+    for level, number, prompts in _sendings(workload):
+        for prompt in prompts:
+            if (level, number) == (concurrency, repetition):
+                salts.append(_salt(workload, prompt, sent[prompt.prompt_id]))
+            sent[prompt.prompt_id] += 1
+    return tuple(salts)
+
+
+def _sendings(workload: Workload) -> Iterator[tuple[int, int, tuple[Prompt, ...]]]:
+    """Level, repetition and prompts of all that a boot is sent of a workload, in order."""
+    prompts = workload.prompts.prompts
+    for concurrency in workload.levels:
+        count = num_requests(workload, concurrency)
+        for number in range(repetitions(workload, count)):
+            yield concurrency, number, _measured(prompts, workload.assignment, number, count)
+
+
+def _salt(workload: Workload, prompt: Prompt, times_sent: int) -> str:
+    return keys.short_hash(
+        [workload.kind, workload.load, workload.prompts.sha256, prompt.prompt_id, times_sent]
+    )
 
 
 # --- when each request arrives --------------------------------------------------------------------

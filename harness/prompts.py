@@ -5,6 +5,7 @@ model makes of a prompt is for the engine to say.
 """
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -55,6 +56,12 @@ def content_sha256(prompts: list[Prompt]) -> str:
     """Hash of ids, kinds and messages in order. Source, licence and line ends do not enter."""
     content = [[p.prompt_id, p.kind, [dict(message) for message in p.messages]] for p in prompts]
     return hashlib.sha256(keys.canonical_json(content)).hexdigest()
+
+
+def salted(messages: Sequence[Mapping[str, str]], salt: str) -> tuple[Mapping[str, str], ...]:
+    """The same conversation behind a word of its own, which no prefix cache has seen."""
+    first, *others = messages
+    return ({**first, "content": f"[{salt}] {first['content']}"}, *others)
 
 
 def prompt_set_names(prompts_dir: Path) -> list[str]:

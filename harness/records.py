@@ -19,6 +19,7 @@ SCHEMA = 1
 LoadShape: TypeAlias = Literal["single", "wave", "closed", "constant", "poisson"]
 TransportName: TypeAlias = Literal["asyncio", "httpx"]
 Assignment: TypeAlias = Literal["round-robin", "rotate", "balanced"]
+CachePolicy: TypeAlias = Literal["cold", "warm"]
 LengthPolicy: TypeAlias = Literal["natural", "forced"]
 Level: TypeAlias = Literal["ok", "warning", "invalid"]
 
@@ -128,6 +129,7 @@ class Workload:
     seed: int = 0  # of the poisson arrivals
     timeouts: Timeouts | None = None  # None: the engine's
     retries: int = 0  # of a request that was turned away by 429 or 503
+    cache: CachePolicy = "cold"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +190,7 @@ class Cell:
     reference_cell_id: str | None
     reference_reason: str | None  # why there is no reference cell
     rate_per_s: float | None = None  # arrivals, where the load has a rate
+    cache: CachePolicy | None = None  # None: a run of before it was asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,6 +382,7 @@ class Request:
     since_first_attempt_s: float | None = None  # from the first attempt's t0; None: there was one
     reconnects: int | None = None  # resent because a reused connection closed without a byte
     event_tokens_source: Literal["usage", "token_ids", "mixed"] | None = None  # None: not of all
+    salt: str | None = None  # stood before the prompt; None: it was sent as written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,6 +408,7 @@ class Counters:
     verify_s: float | None = None
     decode_calls: int | None = None  # the target's forward passes, those of prompts included
     generation_s: float | None = None  # sum over requests, first to last token
+    cached_prompt_tokens: int | None = None  # that came from a prefix cache
 
 
 @dataclass(frozen=True, kw_only=True)

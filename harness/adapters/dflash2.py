@@ -86,4 +86,5 @@ DFLASH2 = replace(
     fact_paths=("/health",),
     read_facts=read_facts,
     counts_before_idle=True,
+    uncached=lambda name: {},  # it has no prefix cache
 )

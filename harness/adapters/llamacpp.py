@@ -140,4 +140,5 @@ LLAMACPP = replace(
     read_request=read_request,
     fact_paths=("/health", "/v1/models", "/props", "/slots"),
     read_facts=read_facts,
+    uncached=lambda name: {"cache_prompt": False},
 )

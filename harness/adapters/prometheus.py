@@ -70,6 +70,7 @@ _SHARED_NAMES = {
     "plain_steps": "plain_steps",
     "generation_tokens": "generation_tokens",
     "prompt_tokens": "prompt_tokens",
+    "cached_prompt_tokens": "prompt_tokens_cached",
     "requests": "request_success",
 }
 _PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"

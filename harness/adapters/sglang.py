@@ -21,4 +21,5 @@ SGLANG = replace(
         names={"drafts": "spec_verify_calls", "requests": "num_requests"},
     ),
     quiet=lambda page: None,
+    uncached=lambda name: {"cache_salt": name},
 )

@@ -143,7 +143,10 @@ VLLM = replace(
         prometheus.read_counters,
         prefix="vllm",
         # a histogram whose own name ends in `_total`; each pass that gave a token is one of it
-        names={"decode_calls": "iteration_tokens_total_count"},
+        names={
+            "decode_calls": "iteration_tokens_total_count",
+            "cached_prompt_tokens": "prefix_cache_hits",  # older than `prompt_tokens_cached`
+        },
         seconds={"generation_s": "request_decode_time_seconds_sum"},
     ),
     quiet=partial(prometheus.idle, prefix="vllm"),
@@ -152,4 +155,5 @@ VLLM = replace(
     read_request=read_request,
     fact_paths=("/health", "/v1/models", "/version", "/metrics"),
     read_facts=read_facts,
+    uncached=lambda name: {"cache_salt": name},
 )

@@ -143,9 +143,9 @@ def losslessness(view: CellView) -> Losslessness:
         return _not_compared(view, against, "sampled at temperature > 0")
     first = _first_outputs(reference.ok)
     pairs = [
-        (request, first[request.prompt_id])
+        (request, first[_sent(request)])
         for request in view.ok
-        if request.prompt_id in first and request != first[request.prompt_id]
+        if _sent(request) in first and request != first[_sent(request)]
     ]
     if not pairs:
         return _not_compared(view, against, "no output to compare with")
@@ -179,11 +179,16 @@ def _not_compared(view: CellView, against: str, reason: str) -> Losslessness:
     )
 
 
-def _first_outputs(requests: Sequence[Request]) -> Mapping[str, Request]:
-    first: dict[str, Request] = {}
+def _first_outputs(requests: Sequence[Request]) -> Mapping[tuple[str, str | None], Request]:
+    first: dict[tuple[str, str | None], Request] = {}
     for request in requests:
-        first.setdefault(request.prompt_id, request)
+        first.setdefault(_sent(request), request)
     return first
+
+
+def _sent(request: Request) -> tuple[str, str | None]:
+    """A prompt behind another salt is another prompt."""
+    return request.prompt_id, request.salt
 
 
 def _earliest(

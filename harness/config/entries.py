@@ -272,6 +272,13 @@ class GenerateEntry(_WorkloadEntry):
     kind: Literal["generate"] = Field(description="one request at a time, by kind of prompt")
 
 
+    cache: Literal["cold", "warm"] = Field(
+        default="cold",
+        description="`cold`: no prompt comes out of a prefix cache, however often it is sent "
+        "(docs/terms.md says how); `warm`: prompts are sent as they are written, and from the "
+        "second repetition on the engine may find the first one's. Which it was is held against "
+        "the engine's own count",
+    )
 class ConcurrencyEntry(_WorkloadEntry):
     """c requests in flight, for every c in `levels`."""
 

@@ -280,6 +280,7 @@ def _request(raw: RawExchange, stream: _Stream, error: RequestError | None) -> R
         since_first_attempt_s=_since_first_attempt_s(raw),
         reconnects=raw.reconnects,
         event_tokens_source=_event_tokens_source(stream),
+        salt=raw.asked.salt,
     )
 
 

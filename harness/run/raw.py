@@ -27,6 +27,7 @@ class Asked:
     index: int
     max_tokens: int
     forced: bool = False  # exactly max_tokens were asked for
+    salt: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

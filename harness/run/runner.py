@@ -191,6 +191,7 @@ class _Runner:
             and workload.length == cell.length
             and workload.max_tokens == cell.max_tokens
             and workload.rate_per_s == cell.rate_per_s
+            and workload.cache == cell.cache
             and cell.concurrency in workload.levels
         )
 

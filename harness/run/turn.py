@@ -17,7 +17,8 @@ import msgspec
 
 from harness.adapters.base import Ask
 from harness.errors import BootError
-from harness.plan import WARMUP, arrivals_s, requests_of
+from harness.plan import WARMUP, arrivals_s, requests_of, salts_of
+from harness.prompts import salted
 from harness.records import (
     Cell,
     CellEnd,
@@ -161,7 +162,11 @@ class Turn:
         is_warmup = where.repetition == WARMUP
         prompts = self._prompts(where.repetition)
         limit = min(self.cell.max_tokens, WARMUP_TOKENS) if is_warmup else self.cell.max_tokens
-        asked = [self._asked(where, prompt, i, limit) for i, prompt in enumerate(prompts)]
+        salts = self._salts(where.repetition, len(prompts))
+        asked = [
+            self._asked(where, prompt, index, limit, salt)
+            for index, (prompt, salt) in enumerate(zip(prompts, salts, strict=True))
+        ]
         counts_requests = self.cell.load == "single" and not is_warmup
         counts_repetition = self.cell.load != "single" and not is_warmup
         if counts_repetition:
@@ -169,7 +174,7 @@ class Turn:
         async with self._death_ends_what_is_in_flight():
             load = await run_load(
                 self.cell.load,
-                [self._request(prompt, limit) for prompt in prompts],
+                [self._request(*each) for each in zip(prompts, asked, strict=True)],
                 self._transport,
                 concurrency=self.cell.concurrency,
                 arrivals_s=arrivals_s(self.workload, where.repetition, len(prompts)),
@@ -187,17 +192,31 @@ class Turn:
         warmup = self.workload.warmup if repetition == WARMUP else None
         return requests_of(self.cell, warmup or self.workload.prompts, repetition)
 
-    def _request(self, prompt: Prompt, max_tokens: int) -> bytes:
+    def _salts(self, repetition: int, count: int) -> tuple[str | None, ...]:
+        """Nothing where the engine has words of its own for a prompt that no cache may answer."""
+        as_written = self.cell.cache == "warm" or self.engine.adapter.uncached is not None
+        if as_written or repetition == WARMUP:
+            return (None,) * count
+        return salts_of(self.workload, self.cell.concurrency, repetition)
+
+    def _request(self, prompt: Prompt, asked: Asked) -> bytes:
+        adapter = self.engine.adapter
         ask = Ask(
             model=self.cell.target,
-            messages=prompt.messages,
-            max_tokens=max_tokens,
+            messages=salted(prompt.messages, asked.salt) if asked.salt else prompt.messages,
+            max_tokens=asked.max_tokens,
             sampling=self.cell.sampling,
             length=self.cell.length,
         )
-        return self._transport.encode(msgspec.json.encode(self.engine.adapter.request_body(ask)))
+        body = adapter.request_body(ask)
+        if self.cell.cache == "cold" and adapter.uncached is not None:
+            # the run's id too: an attached server may remember what another run sent
+            body |= adapter.uncached(f"{asked.where.run_id}/{asked.where.request_id}")
+        return self._transport.encode(msgspec.json.encode(body))
 
-    def _asked(self, where: Where, prompt: Prompt, index: int, max_tokens: int) -> Asked:
+    def _asked(
+        self, where: Where, prompt: Prompt, index: int, max_tokens: int, salt: str | None
+    ) -> Asked:
         return Asked(
             where=replace(where, request_id=_request_id(where, index)),
             prompt_id=prompt.prompt_id,
@@ -205,6 +224,7 @@ class Turn:
             index=index,
             max_tokens=max_tokens,
             forced=self.cell.length == "forced",
+            salt=salt,
         )
 
     # --- engines that go away ---------------------------------------------------------------------

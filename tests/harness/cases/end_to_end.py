@@ -227,7 +227,7 @@ def _responder(
             return page(json.dumps({"data": [{"id": "model"}]}))
         if request.path != "/v1/chat/completions":
             return page("{}", status=404)
-        prompt = request.json()["messages"][-1]["content"]
+        prompt = prompt_of(request)
         if prompt not in answers:  # the one token that an engine must answer to be ready
             return READY
         asked.append(request)
@@ -237,6 +237,11 @@ def _responder(
         return chosen if isinstance(chosen, Script) else Script(sends=chosen)
 
     return respond
+
+
+def prompt_of(request: Received) -> str:
+    """As the prompt set has it, without the salt that may stand before it."""
+    return re.sub(r"^\[[0-9a-f]{12}\] ", "", request.json()["messages"][-1]["content"])
 
 
 READY = Script(

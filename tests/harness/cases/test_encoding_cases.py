@@ -29,7 +29,7 @@ engines:
 variants:
   - {name: "Käse 🚀", engine: scripted, target: model-kaese}
 workloads:
-  - {kind: generate, prompts: odd, repetitions: 1, max_tokens: 64}
+  - {kind: generate, prompts: odd, repetitions: 1, max_tokens: 64, cache: warm}
 schedule: {order: listed, boots: 1}
 """
 

@@ -31,7 +31,17 @@ from harness.scripted_server import (
     refused,
     serving,
 )
-from tests.harness.cases.end_to_end import FIN, READY, ROLE, C, Outcome, U, measure, measure_process
+from tests.harness.cases.end_to_end import (
+    FIN,
+    READY,
+    ROLE,
+    C,
+    Outcome,
+    U,
+    measure,
+    measure_process,
+    prompt_of,
+)
 
 FINE = [(0.05, C("a")), (0.1, C("b")), (0.15, FIN("stop") + U(5, 2) + DONE)]
 NOISE_S = 1.5
@@ -74,7 +84,7 @@ def bad_day(tmp_path_factory) -> Outcome:
 
 
 def times_asked(outcome: Outcome, prompt: str) -> int:
-    return sum(request.json()["messages"][-1]["content"] == prompt for request in outcome.received)
+    return sum(prompt_of(request) == prompt for request in outcome.received)
 
 
 @pytest.mark.parametrize("prompt", ["B36", "B38", "B41 closed", "B41 reset"])
@@ -304,7 +314,7 @@ def test_b48_a_connection_that_closes_unheard_is_replaced_once_and_the_request_i
     race = keep_alive_race(Script(sends=FINE))
 
     def respond(request: Received) -> Script:
-        if request.json()["messages"][-1]["content"] not in ("one", "two"):
+        if prompt_of(request) not in ("one", "two"):
             return READY
         seen.append(request)
         return race(request)
@@ -415,7 +425,7 @@ def one_slot(*, tells: bool) -> Mapping[str, Respond]:
 
     def respond(request: Received) -> Script:
         body = request.json()
-        if body["messages"][-1]["content"] == "slow":
+        if prompt_of(request) == "slow":
             body["scripted"] = {"prefill_ms": GHOST_S * 1e3}
         return engine.respond(replace(request, body=json.dumps(body).encode()))
 

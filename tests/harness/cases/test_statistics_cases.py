@@ -20,7 +20,7 @@ from harness.records import Request
 from harness.report import sentences, tables
 from harness.scripted_server import DONE
 from tests.harness import synthetic
-from tests.harness.cases.end_to_end import FIN, ROLE, C, Sends, ch, measure, us
+from tests.harness.cases.end_to_end import FIN, ROLE, C, Sends, measure, us
 from tests.harness.cases.from_records import (
     at_rate,
     estimate,
@@ -32,39 +32,7 @@ from tests.harness.cases.from_records import (
     written,
 )
 
-# --- caches and mixes -----------------------------------------------------------------------------
-
-
-def _cached(prompt_tokens: int, cached: int, tokens: int) -> bytes:
-    usage = {**us(prompt_tokens, tokens), "prompt_tokens_details": {"cached_tokens": cached}}
-    return ch({}, "stop", usage=usage)
-
-
-def test_b78_a_prefix_cache_that_warms_up_over_repetitions_is_flagged_on_the_page(
-    tmp_path: Path,
-) -> None:
-    """Prompts are sent as they are written, without a salt: warmth is found, not prevented."""
-
-    def answer(times_asked: int) -> Sends:
-        cached = 29 if times_asked else 0
-        first_s = 0.02 if times_asked else 0.2
-        end = _cached(30, cached, 70) + DONE
-        return [(first_s, ROLE + C("word ")), (first_s + 0.1, C("next ") + end)]
-
-    found = measure(
-        tmp_path,
-        {"p1": answer, "p2": answer},
-        workloads=["{kind: generate, prompts: cases, repetitions: 3, max_tokens: 99}"],
-    )
-
-    (verdict,) = found.verdicts("cache_state")
-    assert verdict["level"] == "warning"
-    assert str(verdict["message"]).startswith("4 of 6 prompts were partly in the engine's prefix")
-    assert "cache_state" in found.row("ttft_p50")["verdicts"]
-    assert "⚠ cache_state (plain): 4 of 6 prompts" in found.page.replace("\\_", "_")
-    # a cached prompt token was not computed: it is no prefill
-    assert {request.cached_tokens for request in found.requests} == {0, 29}
-    assert "4 of 6" in found.page
+# --- mixes ----------------------------------------------------------------------------------------
 
 
 def test_b79_a_prompt_that_ran_more_often_moves_no_figure_and_is_flagged(tmp_path: Path) -> None:
