@@ -81,6 +81,23 @@ def _free(value: Any) -> Any:
     return _text(value) if isinstance(number, str) else number
 
 
+def _settings(value: Any) -> Any:
+    """Words of a command line: the engine reads them itself, so each keeps its letters.
+
+    A number is one where it is written as it would be printed; 1.10 may be a version, 1e05 a
+    commit, and both reach the engine as they stand. What lies deeper reaches it as JSON.
+    """
+    if not isinstance(value, dict):
+        return value
+    values = _free(value)
+    return {name: _as_written(value[name], read) for name, read in values.items()}
+
+
+def _as_written(written: Any, read: Any) -> Any:
+    is_number = isinstance(written, Plain) and not isinstance(read, str)
+    return str(written) if is_number and str(read) != written.replace("_", "") else read
+
+
 def _refuse_secret_keys(section: dict[str, Any]) -> None:
     for key in section:
         if _SECRET_KEY.search(key.lower().replace("-", "_")):
@@ -94,6 +111,7 @@ Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
 Real: TypeAlias = Annotated[float, BeforeValidator(_real)]
 Switch: TypeAlias = Annotated[bool, BeforeValidator(_switch)]
 Free: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_free)]
+Settings: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_settings)]
 
 
 def _command_argument(value: Any) -> str:
@@ -220,7 +238,7 @@ class VariantEntry(Entry):
     drafter: DrafterEntry | None = Field(
         default=None, description="left out: plain decoding, a reference for speed-ups"
     )
-    flags: Free = Field(default={}, description="settings of this variant alone")
+    flags: Settings = Field(default={}, description="settings of this variant alone")
     reference: Text | None = Field(
         default=None,
         description="the variant that speed-ups are taken over; left out, the plain one with the "
@@ -257,6 +275,13 @@ class _WorkloadEntry(Entry):
     timeouts: TimeoutsEntry | None = Field(
         default=None, description="instead of all of the engine's"
     )
+    cache: Literal["cold", "warm"] = Field(
+        default="cold",
+        description="`cold`: no prompt comes out of a prefix cache, however often it is sent "
+        "(docs/terms.md says how); `warm`: prompts are sent as they are written, and from the "
+        "second repetition on the engine may find the first one's. Which it was is held against "
+        "the engine's own count",
+    )
     retries: Whole = Field(
         default=0,
         ge=0,
@@ -272,13 +297,6 @@ class GenerateEntry(_WorkloadEntry):
     kind: Literal["generate"] = Field(description="one request at a time, by kind of prompt")
 
 
-    cache: Literal["cold", "warm"] = Field(
-        default="cold",
-        description="`cold`: no prompt comes out of a prefix cache, however often it is sent "
-        "(docs/terms.md says how); `warm`: prompts are sent as they are written, and from the "
-        "second repetition on the engine may find the first one's. Which it was is held against "
-        "the engine's own count",
-    )
 class ConcurrencyEntry(_WorkloadEntry):
     """c requests in flight, for every c in `levels`."""
 
@@ -359,7 +377,7 @@ class MatrixEntry(Entry):
     sampling: SamplingEntry = Field(
         default=SamplingEntry(), description="how tokens are drawn, for all variants alike"
     )
-    held_constant: Free = Field(
+    held_constant: Settings = Field(
         default={}, description="engine settings that are equal for all variants"
     )
     schedule: ScheduleEntry = Field(

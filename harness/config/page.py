@@ -44,7 +44,9 @@ keeps the two equal. Examples: `configs/matrices/`.
 * `on`, `off`, `yes` and `no` are refused without quotes, since YAML makes booleans of them: write
   `true` or `false` for a switch, `"on"` for the word. A key written twice is refused, so is a key
   without a value. `1e-3` and `1e3` are numbers. Text keeps its letters: a revision 12345678 or 1.10
-  stays as written; under `flags` and `held_constant` quote it (`"1.10"`) if it must.
+  stays as written, under `flags`, `held_constant` and `environment` too: the engine reads `0.80`
+  and `1e-3` itself. Only in lists and mappings below them, which become JSON, a number is its
+  value.
 * A matrix cannot hold a secret: it is stored with every run. Name the environment variable instead.
 """
 

@@ -101,7 +101,7 @@ def test_a_good_matrix_is_read_whole(project: Path) -> None:
     assert matrix.goals == {"decode_rate": 43.0}
     assert matrix.held_constant == {
         "kv_len": 2048,
-        "share": 0.8,
+        "share": "0.80",
         "prefix": True,
         "limits": {"image": 0},
     }
@@ -205,7 +205,7 @@ def test_flags_keep_hashes_and_quoted_numbers_as_text(project: Path) -> None:
         "d": "0123",
         "e": "on",
         "f": 7,
-        "g": 0.001,
+        "g": "1e-3",
     }
 
 

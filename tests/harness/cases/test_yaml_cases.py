@@ -198,24 +198,56 @@ def test_b104_a_name_that_looks_like_a_number_keeps_its_letters_to_the_last_tabl
     assert fmt.escape(cell.variant) == label
 
 
-@pytest.mark.parametrize("label", ["695e0514", "2026-11-29", "0123"])
-def test_b104_a_flag_that_no_number_spells_stays_text(project: Path, label: str) -> None:
-    matrix = loaded(project, changed("kv_len: 2048", f"revision: {label}"))
+@pytest.mark.parametrize("label", [*LABELS, "25921e05", "0.80", "1e-3", "+5", ".5"])
+@pytest.mark.parametrize("section", ["held_constant: {kv_len: 2048, %s}", "flags"])
+def test_b104_a_setting_reaches_engine_manifest_and_page_letter_by_letter(
+    project: Path, label: str, section: str
+) -> None:
+    """Wrong: 1.1, 2592100000.0, a datetime.date that no JSON takes."""
+    if section == "flags":
+        plain = "target: model}\n  - {name: fast"
+        matrix = loaded(
+            project, changed(plain, f"target: model, flags: {{tag: {label}}}}}\n  - {{name: fast")
+        )
+    else:
+        text = changed("held_constant: {kv_len: 2048}", section % f"tag: {label}")
+        matrix = loaded(project, text)
+    settings = {**matrix.held_constant, **matrix.variants[0].flags}
+    argv = ADAPTERS["dflash2"].command(matrix.variants[0], settings, 8000)
 
-    assert matrix.held_constant == {"revision": label}
-    assert keys.canonical_json(matrix.held_constant) == f'{{"revision":"{label}"}}'.encode()
-    argv = ADAPTERS["dflash2"].command(matrix.variants[0], matrix.held_constant, 8000)
-    assert argv[argv.index("--revision") + 1] == label
+    assert argv[argv.index("--tag") + 1] == label
+    assert str(settings["tag"]) == label
+    assert str(json.loads(keys.canonical_json(settings))["tag"]) == label
+    assert fmt.escape(f"tag {settings['tag']}") == f"tag {label}"
 
 
-def test_b104_a_flag_that_is_a_number_is_one_and_a_quoted_one_is_not(project: Path) -> None:
-    """What a number is in a flag is its value, 1.10 is 1.1: a label of that look wants quotes."""
-    matrix = loaded(project, changed("kv_len: 2048", 'a: 12345678, b: 1.10, c: "1.10"'))
+def test_b104_a_number_that_is_written_as_it_is_printed_is_one(project: Path) -> None:
+    matrix = loaded(project, changed("kv_len: 2048", "a: 12345678, b: 0.8, c: 1_000, d: '7'"))
 
-    assert matrix.held_constant == {"a": 12345678, "b": 1.1, "c": "1.10"}
-    argv = ADAPTERS["dflash2"].command(matrix.variants[0], matrix.held_constant, 8000)
-    assert argv[argv.index("--a") + 1] == "12345678"
-    assert argv[argv.index("--c") + 1] == "1.10"
+    assert matrix.held_constant == {"a": 12345678, "b": 0.8, "c": 1000, "d": "7"}
+
+
+def test_b104_below_a_setting_numbers_are_json(project: Path) -> None:
+    matrix = loaded(project, changed("kv_len: 2048", 'more: {a: 1.10, b: 1e-3, c: "1.10"}'))
+
+    assert matrix.held_constant == {"more": {"a": 1.1, "b": 0.001, "c": "1.10"}}
+
+
+def test_b104_two_versions_that_are_one_number_are_two_subjects(project: Path) -> None:
+    def subject(tag: str) -> str:
+        matrix = loaded(project, changed("kv_len: 2048", f"tag: {tag}"))
+        return make_plan(matrix).cells[0].subject_key
+
+    assert subject("1.10") != subject("1.1")
+    assert subject("1.10") == subject('"1.10"')
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_b104_a_variable_of_the_environment_keeps_its_letters(project: Path, label: str) -> None:
+    command = 'command: ["{python}", "-m", "serve"]'
+    matrix = loaded(project, changed(command, f"{command}, environment: {{GIT_SHA: {label}}}"))
+
+    assert matrix.variants[0].engine.environment == {"GIT_SHA": label}
 
 
 @pytest.mark.parametrize("nothing", ["null", "~", ""])
