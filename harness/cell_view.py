@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from harness.measures import (
     CountersDelta,
@@ -16,7 +17,16 @@ from harness.measures import (
     pooled,
     with_plain_steps,
 )
-from harness.records import Boot, Cell, RepetitionEnd, Request, Session, Snapshot, Where
+from harness.records import (
+    Boot,
+    Cell,
+    MachineSample,
+    RepetitionEnd,
+    Request,
+    Session,
+    Snapshot,
+    Where,
+)
 
 ONE_PASS_PROMPT_TOKENS = 512
 """A prompt up to this long takes one forward pass: engines cut at 2048 tokens and up (vLLM 0.32,
@@ -63,6 +73,9 @@ class CellView:
     sessions: tuple[Session, ...] = ()
     events: Mapping[str, OutputEvents] = field(default_factory=dict)  # by request id
     unfinished: tuple[str, ...] = ()  # per block of the plan that did not finish it, why
+    machine: tuple[MachineSample, ...] = ()  # of the seconds in which it was measured
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> its files
+    device: Mapping[str, Any] = field(default_factory=dict)  # what the matrix says of it
     reference: "CellView | None" = None
     kind: str | None = None
 
@@ -85,6 +98,28 @@ class CellView:
     @property
     def boot_ids(self) -> tuple[str, ...]:
         return tuple(str(boot.where.boot_id) for boot in self.boots)
+
+    @property
+    def target_files(self) -> Mapping[str, Any]:
+        """Empty where nothing is known of them."""
+        return self.models.get(self.cell.target, {})
+
+    @property
+    def drafter_files(self) -> Mapping[str, Any]:
+        return self.models.get(self.cell.drafter_model or "", {})
+
+    @property
+    def step_bytes(self) -> int | None:
+        """What every step of the target reads of its weights, at the least: all layers and the
+        head, which may be the embedding; of experts, towers and an embedding only some rows.
+        """
+        weights = self.target_files.get("weights")
+        if weights is None:
+            return None
+        parts = weights["bytes"]
+        head: int = parts.get("head") or parts.get("embedding", 0)
+        layers: int = parts.get("layers", 0)
+        return layers + head
 
     @property
     def counters_are_shared(self) -> bool:
@@ -152,6 +187,7 @@ class CellView:
             snapshots=tuple(item for item in self.snapshots if item.where.boot_id == boot_id),
             boots=tuple(item for item in self.boots if item.where.boot_id == boot_id),
             ends=tuple(item for item in self.ends if item.where.boot_id == boot_id),
+            machine=tuple(item for item in self.machine if item.where.boot_id == boot_id),
         )
 
 

@@ -212,6 +212,7 @@ class CountersDelta:
     decode_calls: int | None = None
     generation_s: float | None = None
     cached_prompt_tokens: int | None = None
+    preemptions: int | None = None
 
 
 _SECONDS = ("draft_s", "verify_s", "generation_s")
@@ -392,6 +393,15 @@ def tokens_per_step_and_prefill(delta: CountersDelta, tokens: int, requests: int
     """
     steps = _steps(delta)
     return None if steps is None else _ratio(tokens, steps + requests)
+
+
+def roof_fraction(
+    step_bytes: int | None, steps_per_s: float | None, bandwidth_bytes_per_s: float | None
+) -> float | None:
+    """Weight bytes read per second over what the device can read; a cache may carry it above 1."""
+    if step_bytes is None or steps_per_s is None:
+        return None
+    return _ratio(step_bytes * steps_per_s, bandwidth_bytes_per_s)
 
 
 def accepted_of_tested(delta: CountersDelta) -> float | None:

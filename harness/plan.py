@@ -141,7 +141,13 @@ def _cell(
         reference_reason=reason,
         rate_per_s=workload.rate_per_s,
         cache=workload.cache,
+        drafter_model=_drafter_model(variant),
     )
+
+
+def _drafter_model(variant: Variant) -> str | None:
+    drafter = variant.drafter
+    return drafter.model.name if drafter is not None and drafter.model is not None else None
 
 
 def _cell_id(

@@ -32,6 +32,7 @@ class Model:
 
     name: str
     path: str
+    published: str | None = None  # the checkpoint that published figures are of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +192,7 @@ class Cell:
     reference_reason: str | None  # why there is no reference cell
     rate_per_s: float | None = None  # arrivals, where the load has a rate
     cache: CachePolicy | None = None  # None: a run of before it was asked
+    drafter_model: str | None = None  # its name; None: the drafter needs none, or an older run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +246,7 @@ class Manifest:
     held_constant: Mapping[str, Any]
     plan: Plan
     warmup_sets: Mapping[str, str] = field(default_factory=dict)
+    device: Mapping[str, Any] = field(default_factory=dict)  # what the matrix says of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,6 +412,7 @@ class Counters:
     decode_calls: int | None = None  # the target's forward passes, those of prompts included
     generation_s: float | None = None  # sum over requests, first to last token
     cached_prompt_tokens: int | None = None  # that came from a prefix cache
+    preemptions: int | None = None  # requests whose keys and values were given up for others'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -449,6 +453,17 @@ class CellEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AcceleratorSample:
+    """One accelerator's second, as its driver tells it."""
+
+    clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    memory_used_bytes: int | None
+    slowed_by: tuple[str, ...] | None  # why its clock was held down; empty: by nothing
+
+
+@dataclass(frozen=True, kw_only=True)
 class MachineSample:
     where: Where
     at: str
@@ -456,6 +471,9 @@ class MachineSample:
     memory_available_bytes: int | None
     client_rss_bytes: int | None
     engine_rss_bytes: int | None
+    cpu_throttle_count: int | None = None  # slow-downs by temperature since the machine started
+    cpu_steal_share: float | None = None  # of all cores, taken by the hypervisor
+    accelerators: tuple[AcceleratorSample, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,6 +72,7 @@ _SHARED_NAMES = {
     "prompt_tokens": "prompt_tokens",
     "cached_prompt_tokens": "prompt_tokens_cached",
     "requests": "request_success",
+    "preemptions": "num_preemptions",
 }
 _PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
 _NO_NAMES: Mapping[str, str] = {}

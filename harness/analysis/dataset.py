@@ -5,6 +5,7 @@ here.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import pandas as pd
@@ -14,6 +15,7 @@ from harness.records import (
     Boot,
     Cell,
     CellEnd,
+    MachineSample,
     Manifest,
     PlannedCell,
     RepetitionEnd,
@@ -116,6 +118,10 @@ class _Records:
         self.snapshots = _by_cell(folder.usable(Snapshot))
         self.ends = _by_cell(folder.usable(RepetitionEnd))
         self.cell_ends = folder.read(CellEnd)
+        self.samples: dict[str | None, list[tuple[datetime, MachineSample]]] = defaultdict(list)
+        for sample in folder.read(MachineSample):
+            at = datetime.fromisoformat(sample.at)
+            self.samples[sample.where.boot_id].append((at, sample))
         self.warmups: dict[str | None, list[Request]] = defaultdict(list)
         for requests in self.requests.values():
             for request in requests:
@@ -138,7 +144,21 @@ class _Records:
             sessions=tuple(self.sessions[session_id] for session_id in session_ids),
             events=self._events(cell, requests),
             unfinished=self._unfinished(cell),
+            machine=self._machine(cell),
+            models=self.folder.manifest.models,
+            device=self.folder.manifest.device,
         )
+
+    def _machine(self, cell: Cell) -> tuple[MachineSample, ...]:
+        """Of the seconds in which a repetition ran: between them the machine may rest."""
+        found: list[MachineSample] = []
+        for end in filter(_measured, self.ends[cell.cell_id]):
+            began = datetime.fromisoformat(end.started_at)
+            ended = began + timedelta(seconds=end.window_s)
+            found += [
+                sample for at, sample in self.samples[end.where.boot_id] if began <= at <= ended
+            ]
+        return tuple(found)
 
     def _events(self, cell: Cell, requests: Sequence[Request]) -> Mapping[str, OutputEvents]:
         """Only where a figure needs them: they are most of a folder and may be left out."""

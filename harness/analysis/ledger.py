@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from harness import measures
 from harness.adapters import ADAPTERS
+from harness.analysis import stats, throughput
 from harness.analysis.measured import Measured, not_measured
 from harness.cell_view import CellView, LedgerEntry
 from harness.measures import CountersDelta
@@ -52,6 +53,23 @@ def accepted_of_tested(view: CellView) -> Measured:
 
 def token_identity_residual(view: CellView) -> Measured:
     return _from_tokens(view, measures.token_identity_residual)
+
+
+def roof_fraction(view: CellView) -> Measured:
+    """Of the target alone: what the drafter reads comes on top."""
+    bandwidth = view.device.get("memory_bandwidth_GBps")
+    if bandwidth is None:
+        return not_measured("the matrix gives no `device: {memory_bandwidth_GBps}`")
+    if view.step_bytes is None:
+        return not_measured("the target's safetensors files are not on this machine")
+    rate = stats.mean_of_medians(throughput.decode_rate_strict_groups(view))
+    if rate is None:
+        return not_measured(throughput.why_no_rate(view))
+    a_step = Measured(value=1.0, n=0) if view.cell.drafter is None else tokens_per_step(view)
+    if not a_step.value:
+        return a_step
+    fraction = measures.roof_fraction(view.step_bytes, rate / a_step.value, bandwidth * 1e9)
+    return Measured(value=fraction, n=len(view.ok))
 
 
 def draft_ms_per_round(view: CellView) -> Measured:

@@ -304,6 +304,14 @@ METRICS: Mapping[str, Metric] = {
         description="the engine's own clock: the target's verification, per round",
         compute=ledger.verify_ms_per_round,
     ),
+    "roof_fraction": Metric(
+        unit="1",
+        direction="higher",
+        description="weight bytes that a step of the target reads at the least, times steps per "
+        "second, over the device's `memory_bandwidth_GBps`",
+        compute=ledger.roof_fraction,
+        workloads=GENERATE,
+    ),
     "prompt_tokens_median": Metric(
         unit="tok",
         direction="neither",

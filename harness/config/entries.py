@@ -81,23 +81,6 @@ def _free(value: Any) -> Any:
     return _text(value) if isinstance(number, str) else number
 
 
-def _settings(value: Any) -> Any:
-    """Words of a command line: the engine reads them itself, so each keeps its letters.
-
-    A number is one where it is written as it would be printed; 1.10 may be a version, 1e05 a
-    commit, and both reach the engine as they stand. What lies deeper reaches it as JSON.
-    """
-    if not isinstance(value, dict):
-        return value
-    values = _free(value)
-    return {name: _as_written(value[name], read) for name, read in values.items()}
-
-
-def _as_written(written: Any, read: Any) -> Any:
-    is_number = isinstance(written, Plain) and not isinstance(read, str)
-    return str(written) if is_number and str(read) != written.replace("_", "") else read
-
-
 def _refuse_secret_keys(section: dict[str, Any]) -> None:
     for key in section:
         if _SECRET_KEY.search(key.lower().replace("-", "_")):
@@ -111,7 +94,21 @@ Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
 Real: TypeAlias = Annotated[float, BeforeValidator(_real)]
 Switch: TypeAlias = Annotated[bool, BeforeValidator(_switch)]
 Free: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_free)]
-Settings: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_settings)]
+
+
+def _device(value: Any) -> Any:
+    facts = _free(value)
+    if isinstance(facts, dict) and "memory_bandwidth_GBps" in facts:
+        bandwidth = facts["memory_bandwidth_GBps"]
+        is_number = isinstance(bandwidth, int | float) and not isinstance(bandwidth, bool)
+        if not is_number or bandwidth <= 0:
+            raise PydanticCustomError(
+                "wrong", f"memory_bandwidth_GBps must be a number above 0, not {bandwidth!r}"
+            )
+    return facts
+
+
+Device: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_device)]
 
 
 def _command_argument(value: Any) -> str:
@@ -238,7 +235,7 @@ class VariantEntry(Entry):
     drafter: DrafterEntry | None = Field(
         default=None, description="left out: plain decoding, a reference for speed-ups"
     )
-    flags: Settings = Field(default={}, description="settings of this variant alone")
+    flags: Free = Field(default={}, description="settings of this variant alone")
     reference: Text | None = Field(
         default=None,
         description="the variant that speed-ups are taken over; left out, the plain one with the "
@@ -377,17 +374,17 @@ class MatrixEntry(Entry):
     sampling: SamplingEntry = Field(
         default=SamplingEntry(), description="how tokens are drawn, for all variants alike"
     )
-    held_constant: Settings = Field(
+    held_constant: Free = Field(
         default={}, description="engine settings that are equal for all variants"
     )
     schedule: ScheduleEntry = Field(
         default=ScheduleEntry(), description="in which order variants take their turns"
     )
     client: ClientEntry = Field(default=ClientEntry(), description="what measures")
-    device: Free = Field(
+    device: Device = Field(
         default={},
-        description="facts the machine does not tell, `memory_bandwidth_GBps`; kept with the run, "
-        "no check uses them",
+        description="facts the machine does not tell. `memory_bandwidth_GBps`, how fast its memory "
+        "can be read, is what `roof_fraction` is a share of; others are kept with the run",
     )
     goals: dict[str, Real] = Field(
         default={}, description="metric: the figure to reach; kept with the run, no check uses them"
@@ -398,3 +395,9 @@ class ModelEntry(Entry):
     """configs/models/<name>.yaml"""
 
     path: Text = Field(description="a folder, from the project's root; or a hub name, owner/model")
+    published: Text | None = Field(
+        default=None,
+        description="of a drafter that stands in for another: the checkpoint that published "
+        "figures were measured with, as `path` or by the hash that reports show; "
+        "`drafter_differs` warns where it is not this one",
+    )

@@ -387,8 +387,9 @@ def _model(written: str, file: _File) -> Model:
     described = models_dir / f"{written}.yaml"
     if described.is_file():
         section = read_yaml(described, file.project)
-        path = _check_keys(ModelEntry, section).path
-        return Model(name=written, path=_model_path(path, described, section, file.project))
+        entry = _check_keys(ModelEntry, section)
+        path = _model_path(entry.path, described, section, file.project)
+        return Model(name=written, path=path, published=entry.published)
     folder = resolve(written, beside=file.path, project=file.project)
     if _holds_model(folder):
         return Model(name=written, path=shown(folder))

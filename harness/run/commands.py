@@ -202,6 +202,7 @@ def _manifest(
         held_constant=matrix.held_constant,
         plan=plan,
         warmup_sets={prompts.name: prompts.sha256 for prompts in warmups},
+        device=matrix.device,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import keys
+from harness.errors import ConfigError
 from harness.records import Matrix, Model
 
 _KINDS = (".safetensors", ".gguf", ".json", ".model", ".jinja")
@@ -29,9 +30,11 @@ def identity(model: Model) -> dict[str, Any]:
     files = {file.name: _fingerprint(file) for file in _files(path)}
     return {
         "path": model.path,
+        "published": model.published,
         "hash": keys.short_hash(files) if files else None,
         "bytes": sum(entry["bytes"] for entry in files.values()) if files else None,
         "config": _config(path / "config.json"),
+        "weights": _weights(path),
         "files": files,
     }
 
@@ -70,6 +73,48 @@ def _head_bytes(file: Path) -> int:
         return _BLOCK_BYTES
     with open(file, "rb") as data:
         return 8 + int.from_bytes(data.read(8), "little")
+
+
+_PARTS = (  # a part of the model, and what in a tensor's name tells it; the first that fits
+    ("head", "lm_head."),
+    ("vision", "visual."),
+    ("vision", "vision_tower."),
+    ("mtp", "mtp."),
+    ("experts", ".experts."),
+    ("embedding", "embed_tokens."),
+)
+
+
+def _weights(path: Path) -> dict[str, Any] | None:
+    """Bytes by part of the model, and the head's tensors with their types; from headers alone."""
+    if not path.is_dir():
+        return None
+    tensors = [item for file in sorted(path.glob("*.safetensors")) for item in _tensors(file)]
+    if not tensors:
+        return None
+    part_bytes: dict[str, int] = {}
+    for name, entry in tensors:
+        begin, end = entry["data_offsets"]
+        part_bytes[_part(name)] = part_bytes.get(_part(name), 0) + end - begin
+    head = {name: entry["dtype"] for name, entry in tensors if _part(name) == "head"}
+    return {"bytes": part_bytes, "head": head}
+
+
+def _part(name: str) -> str:
+    return next((part for part, mark in _PARTS if mark in f"{name}."), "layers")
+
+
+def _tensors(file: Path) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    with open(file, "rb") as data:
+        text = data.read(_head_bytes(file))[8:]
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{file} has no safetensors header ({error}), so no engine can load it; fetch the "
+            "model again"
+        ) from error
+    return [(name, entry) for name, entry in header.items() if name != "__metadata__"]
 
 
 def _config(file: Path) -> Any:

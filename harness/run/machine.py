@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from harness.records import MachineFacts, MachineSample, Where
+from harness.run.accelerators import Accelerators, watched
 from harness.run.clock import utc_now
 
 SAMPLE_EVERY_S = 1.0
@@ -90,7 +91,8 @@ class Sampler:
     """One sample per second while an engine runs, kept in memory until `take`.
 
     The engine's processes are listed once, when it is ready: walking all of /proc every second
-    would stop the client's loop for milliseconds, and so would a flush to disk.
+    would stop the client's loop for milliseconds, and so would a flush to disk. How often the CPU
+    was slowed down is read beside the loop, for there is a file per core.
     """
 
     def __init__(self, where: Where, engine_pids: Sequence[int]) -> None:
@@ -98,13 +100,18 @@ class Sampler:
         self._client = psutil.Process()
         self._engine = [psutil.Process(pid) for pid in engine_pids if psutil.pid_exists(pid)]
         self._samples: list[MachineSample] = []
+        self._accelerators = Accelerators()
+        self._cpu_throttle_count: int | None = None
         self.engine_peak_bytes: int | None = None
         psutil.cpu_percent()  # the first call only starts the interval
+        psutil.cpu_times_percent()
 
     async def run(self) -> None:
-        while True:
-            await asyncio.sleep(SAMPLE_EVERY_S)
-            self.sample()
+        async with watched() as self._accelerators:
+            while True:
+                await asyncio.sleep(SAMPLE_EVERY_S)
+                self._cpu_throttle_count = await asyncio.to_thread(cpu_throttle_count)
+                self.sample()
 
     def sample(self) -> None:
         engine_bytes = self._engine_rss()
@@ -118,6 +125,9 @@ class Sampler:
                 memory_available_bytes=psutil.virtual_memory().available,
                 client_rss_bytes=self._client.memory_info().rss,
                 engine_rss_bytes=engine_bytes,
+                cpu_throttle_count=self._cpu_throttle_count,
+                cpu_steal_share=_steal_share(),
+                accelerators=self._accelerators.latest,
             )
         )
 
@@ -131,3 +141,17 @@ class Sampler:
             return sum(each.memory_info().rss for each in self._engine) if self._engine else None
         except psutil.NoSuchProcess:
             return None
+
+
+def _steal_share() -> float | None:
+    """Since the last call; only Linux tells."""
+    steal: float | None = getattr(psutil.cpu_times_percent(), "steal", None)
+    return None if steal is None else steal / 100
+
+
+def cpu_throttle_count(cpus: Path = Path("/sys/devices/system/cpu")) -> int | None:
+    """Times that a core or its package was slowed down by its temperature since the machine
+    started; None where the kernel does not tell, as in most virtual machines.
+    """
+    files = [*cpus.glob("cpu[0-9]*/thermal_throttle/*_throttle_count")]
+    return sum(int(file.read_text(encoding="ascii")) for file in files) if files else None

@@ -107,6 +107,33 @@ def test_a_good_matrix_is_read_whole(project: Path) -> None:
     }
 
 
+def test_a_models_file_says_which_checkpoint_was_published(project: Path) -> None:
+    described = project / "configs/models/demo-dflash2.yaml"
+    described.write_text("path: demo/drafter\npublished: somebody/drafter\n")
+    _, drafted = load_matrix(written(project, GOOD)).variants
+
+    assert drafted.drafter is not None
+    assert drafted.drafter.model == Model(
+        name="demo-dflash2", path="demo/drafter", published="somebody/drafter"
+    )
+
+
+@pytest.mark.parametrize("bandwidth", ['"273"', "0", "-1", "true", "fast"])
+def test_a_bandwidth_that_is_no_number_above_0_is_refused(project: Path, bandwidth: str) -> None:
+    text = f"{GOOD}device: {{memory_bandwidth_GBps: {bandwidth}}}\n"
+
+    assert "memory_bandwidth_GBps must be a number above 0" in mistake(project, text)
+
+
+def test_facts_of_the_device_are_kept_as_they_are_written(project: Path) -> None:
+    text = f"{GOOD}device: {{memory_bandwidth_GBps: 273, name: Spark}}\n"
+
+    assert load_matrix(written(project, text)).device == {
+        "memory_bandwidth_GBps": 273,
+        "name": "Spark",
+    }
+
+
 def test_variants_carry_engine_models_and_flags(project: Path) -> None:
     plain, dflash2 = load_matrix(written(project, GOOD)).variants
     assert plain.engine.name == "bundled"
