@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from harness.cell_view import CellView
 from harness.checks import (
     answers,
+    checkpoints,
     client,
     comparison,
     completeness,
     counters,
     engine,
     load,
+    machine,
     speculation,
     steadiness,
 )
@@ -62,8 +64,13 @@ CHECKS: Mapping[str, Check] = {
     ),
     "speculation_active": Check(
         rule="A variant with a drafter drafted, a plain one did not. Invalid; warning where the "
-        "engine keeps no count.",
+        "engine keeps no count, and where more were in flight than it is told to draft for.",
         judge=speculation.speculation_active,
+    ),
+    "all_rejected": Check(
+        rule="Of 20 rounds or more some accepted a draft: an acceptance length of 1.01 or more. "
+        "Invalid below.",
+        judge=speculation.all_rejected,
     ),
     "al_within_k_plus_1": Check(
         rule="The acceptance length is at most k + 1, and no more is accepted than drafted. "
@@ -73,6 +80,11 @@ CHECKS: Mapping[str, Check] = {
     "drafted_depth": Check(
         rule="A round drafts k tokens. Invalid above k; warning below 95 % of it.",
         judge=speculation.drafted_depth,
+    ),
+    "draft_coverage": Check(
+        rule="At least half of the decode steps had a draft. Warning below: the acceptance length "
+        "is that of the others.",
+        judge=speculation.draft_coverage,
     ),
     "saturated": Check(
         rule="Warning from 97 % of the ceiling k + 1 on: only a larger block would help.",
@@ -150,7 +162,8 @@ CHECKS: Mapping[str, Check] = {
         judge=answers.reconnected,
     ),
     "cache_state": Check(
-        rule="No prompt came out of the engine's prefix cache. Warning otherwise.",
+        rule="No prompt came out of the engine's prefix cache, or 1 % of the prompt tokens where "
+        "only they are counted. Warning otherwise. Of warm prompts: some did.",
         judge=engine.cache_state,
     ),
     "balanced_mix": Check(
@@ -178,13 +191,29 @@ CHECKS: Mapping[str, Check] = {
         judge=client.client_busy,
     ),
     "speculator_kind": Check(
-        rule="The engine names the drafter that was asked for. Invalid otherwise; undecided where "
-        "it names none.",
+        rule="The engine names the drafter that was asked for, and a DFlash 2 drafter is one by "
+        "its config.json. Invalid otherwise. On vLLM it ran on the V2 model runner: invalid on V1, "
+        "warning where the log does not tell.",
         judge=speculation.speculator_kind,
+    ),
+    "drafter_geometry": Check(
+        rule="A DFlash drafter's hidden size, vocabulary, tapped layers and mask token are the "
+        "target's. Invalid otherwise.",
+        judge=checkpoints.drafter_geometry,
+    ),
+    "drafter_differs": Check(
+        rule="The drafter is the checkpoint that its file in configs/models says published figures "
+        "are of. Warning otherwise.",
+        judge=checkpoints.drafter_differs,
+    ),
+    "lm_head_plain": Check(
+        rule="For DFlash 2 on vLLM before 0.32 the target's LM head is not quantised. Invalid "
+        "otherwise, warning where the version is not known.",
+        judge=checkpoints.lm_head_plain,
     ),
     "k_le_block": Check(
         rule="k fits into the drafter's block beside the token it follows. Invalid otherwise.",
-        judge=speculation.k_le_block,
+        judge=checkpoints.k_le_block,
     ),
     "synthetic_acceptance": Check(
         rule="The engine was not told how much to accept. Invalid otherwise.",
@@ -214,6 +243,10 @@ CHECKS: Mapping[str, Check] = {
         "undecided where it does not say.",
         judge=engine.slots_ge_c,
     ),
+    "preemptions": Check(
+        rule="The engine took no running request's keys and values away. Invalid otherwise.",
+        judge=engine.preemptions,
+    ),
     "context_fits": Check(
         rule="No output was cut off before `max_tokens`. Warning otherwise.",
         judge=answers.context_fits,
@@ -231,6 +264,16 @@ CHECKS: Mapping[str, Check] = {
         rule="One at a time and greedy, repetitions of a prompt in one boot lie within 10 % "
         "(median over prompts). Warning above.",
         judge=steadiness.scatter,
+    ),
+    "throttled": Check(
+        rule="While it was measured, no accelerator and no CPU was slowed down by heat, power "
+        "brake or hardware, and a hypervisor took at most 5 % of the CPU time. Warning otherwise.",
+        judge=machine.throttled,
+    ),
+    "roof": Check(
+        rule="Plain decoding, one at a time, reads its weights no faster than the matrix's "
+        "`memory_bandwidth_GBps`. Invalid above.",
+        judge=machine.roof,
     ),
     "drift": Check(
         rule="One at a time, a request takes as long in the last boot as in the first, within "

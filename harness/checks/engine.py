@@ -3,6 +3,8 @@
 from harness.cell_view import CellView
 from harness.checks.finding import OK, Finding, invalid, warning
 
+CACHED_LIMIT = 0.01
+
 
 def flags_diff(view: CellView) -> Finding:
     """Numbers alone are held against each other: words have too many spellings."""
@@ -48,11 +50,48 @@ def slots_ge_c(view: CellView) -> Finding:
     return OK
 
 
-def cache_state(view: CellView) -> Finding:
-    cached = [request for request in view.ok if request.cached_tokens]
-    if not cached:
+def preemptions(view: CellView) -> Finding:
+    total = view.total.delta
+    count = total.preemptions if total else None
+    if not count:
         return OK
-    return warning(
-        f"{len(cached)} of {len(view.ok)} prompts were partly in the engine's prefix cache, so "
-        "TTFT is not a cold one. Switch prefix caching off, or read TTFT as warm."
+    return invalid(
+        f"The engine gave up the keys and values of running requests {count} times and computed "
+        "them again, so what was timed is not decoding alone. Give it more KV memory, or lower "
+        "the concurrency or its context length."
     )
+
+
+def cache_state(view: CellView) -> Finding:
+    """Cold prompts unless warm ones were asked for; a run of before that was asked counts as
+    cold.
+    """
+    cached = _cached_share(view)
+    if cached is None:
+        return OK
+    if view.cell.cache == "warm":
+        return OK if cached else _never_warm()
+    hits = sum(bool(request.cached_tokens) for request in view.ok)
+    if not hits and cached < CACHED_LIMIT:
+        return OK
+    whose = f", of {hits} of {len(view.ok)} prompts," if hits else ""
+    return warning(
+        f"{cached * 100:.0f} % of the prompt tokens{whose} came out of the engine's prefix cache, "
+        "so TTFT is not a cold one. Switch prefix caching off, or read TTFT as warm."
+    )
+
+
+def _never_warm() -> Finding:
+    return warning(
+        "The cell asks for warm prompts, and the engine took none of them out of a prefix cache, "
+        "so TTFT is a cold one. Switch its prefix caching on, or write `cache: cold`."
+    )
+
+
+def _cached_share(view: CellView) -> float | None:
+    """Of the prompt tokens: as told with each request, else as counted."""
+    prompts = sum(request.prompt_tokens or 0 for request in view.ok)
+    told = [request.cached_tokens for request in view.ok]
+    counted = view.total.delta.cached_prompt_tokens if view.total.delta else None
+    cached = counted if None in told else sum(count for count in told if count is not None)
+    return cached / prompts if prompts and cached is not None else None

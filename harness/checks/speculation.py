@@ -4,9 +4,13 @@ import re
 
 from harness import measures
 from harness.cell_view import CellView
+from harness.checks.checkpoints import drafter_architectures, is_dflash2
 from harness.checks.finding import OK, Finding, invalid, warning
 
 SATURATED_FRACTION = 0.97
+REJECTED_LENGTH = 1.01
+ROUNDS_TO_TELL = 20  # whoever gets one first draft in five right misses 20 in 1 % of cases
+LOW_COVERAGE = 0.5
 SHALLOW_FRACTION = 0.95  # a last round may be cut short by the token limit, no more
 
 
@@ -27,11 +31,51 @@ def speculation_active(view: CellView) -> Finding:
             "its output times with the reference's."
         )
     if drafts == 0:
-        return invalid(
+        return _too_many_to_draft(view) or invalid(
             f"{view.cell.engine} drafted nothing although the cell asks for {view.cell.drafter}. "
             "Look in the server's log for why the drafter was not loaded."
         )
     return OK
+
+
+def _too_many_to_draft(view: CellView) -> Finding | None:
+    """An engine may be told to stop drafting where a step serves many requests anyway."""
+    limits = [(boot.health or {}).get("draft_until_batch") for boot in view.boots]
+    known = [limit for limit in limits if isinstance(limit, int)]
+    if not known or max(known) >= view.cell.concurrency:
+        return None
+    return warning(
+        f"Nothing was drafted: {view.cell.engine} drafts for at most {max(known)} requests at once "
+        f"(draft_until_batch), and {view.cell.concurrency} were in flight. Read this level as "
+        "plain decoding beside a loaded drafter, or raise that limit."
+    )
+
+
+def all_rejected(view: CellView) -> Finding:
+    """A wrong checkpoint, head or tap leaves the output right and only the speed low."""
+    total = view.total.delta
+    length = measures.acceptance_length(total) if total else None
+    if total is None or length is None or (total.drafts or 0) < ROUNDS_TO_TELL:
+        return OK
+    if length >= REJECTED_LENGTH:
+        return OK
+    depth = "" if view.cell.k is None else f" with k = {view.cell.k}"
+    return invalid(
+        f"Acceptance length {length:.2f}{depth}: hardly one of {total.drafts} rounds accepted a "
+        f"draft, so what ran is no working {view.cell.drafter}. Look in the server's log which "
+        "drafter it loaded, and whether that was made for this target."
+    )
+
+
+def draft_coverage(view: CellView) -> Finding:
+    total = view.total.delta
+    coverage = measures.draft_coverage(total) if total else None
+    if view.cell.drafter is None or not coverage or coverage >= LOW_COVERAGE:
+        return OK
+    return warning(
+        f"Only {coverage * 100:.0f} % of the decode steps had a draft, and the acceptance length "
+        "is that of those steps alone. Read tokens_per_step beside it, which counts them all."
+    )
 
 
 def speculator_kind(view: CellView) -> Finding:
@@ -43,7 +87,32 @@ def speculator_kind(view: CellView) -> Finding:
                 f"{view.cell.engine} says that it drafts with {named!r} where the cell asks for "
                 f"{asked!r}. Look in the server's log for what it loaded."
             )
-    return OK
+    if asked == "dflash2" and not is_dflash2(view):
+        return invalid(
+            f"{view.cell.drafter_model} is no DFlash 2 drafter: its config.json names "
+            f"{', '.join(drafter_architectures(view))}. Take a checkpoint of DFlash2DraftModel, or "
+            "write the method that this one is of."
+        )
+    return _runner(view) if view.cell.adapter == "vllm" and is_dflash2(view) else OK
+
+
+def _runner(view: CellView) -> Finding:
+    """vLLM's older runner loads such a checkpoint without its selector and convolutions, drafts as
+    DFlash 1 and says nothing.
+    """
+    runners = {(boot.health or {}).get("runner") for boot in view.boots}
+    if runners == {"V2"}:
+        return OK
+    if "V1" in runners:
+        return invalid(
+            "vLLM ran its V1 model runner, which drafts with a DFlash 2 checkpoint as if it were "
+            "DFlash 1. Set VLLM_USE_V2_MODEL_RUNNER=1 in the engine's `environment`."
+        )
+    return warning(
+        "vLLM's log does not say which model runner it used, and its V1 runner drafts with a "
+        "DFlash 2 checkpoint as if it were DFlash 1. Look for `Using V2 Model Runner` in the "
+        "server's log before these figures are quoted."
+    )
 
 
 def al_within_k_plus_1(view: CellView) -> Finding:
@@ -77,18 +146,6 @@ def drafted_depth(view: CellView) -> Finding:
             f"{message} fraction_of_ceiling counts {k} + 1. Look for a confidence threshold or a "
             "token limit that ends drafts early."
         )
-    return OK
-
-
-def k_le_block(view: CellView) -> Finding:
-    """A block is the drafted tokens and the one they follow."""
-    for boot in view.boots:
-        block = (boot.health or {}).get("block")
-        if isinstance(block, int) and view.cell.k is not None and view.cell.k > block - 1 > 0:
-            return invalid(
-                f"k = {view.cell.k}, but the drafter's block of {block} holds {block - 1} drafted "
-                f"tokens. Write k: {block - 1} or less."
-            )
     return OK
 
 

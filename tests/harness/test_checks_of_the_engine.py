@@ -10,7 +10,7 @@ import pytest
 from harness import checks
 from harness.analysis import dataset
 from harness.cell_view import CellView
-from harness.records import Level, Request
+from harness.records import Level, Request, Snapshot
 
 from . import synthetic
 
@@ -51,6 +51,18 @@ def telling(view: CellView, **facts: Any) -> CellView:
 
 def edited(view: CellView, edit: Callable[[Request], Request]) -> CellView:
     return replace(view, requests=tuple(map(edit, view.requests)))
+
+
+def counted(view: CellView, **readings: tuple[Any, Any]) -> CellView:
+    """Counters as they stood before and after every scope."""
+
+    def edit(snapshot: Snapshot) -> Snapshot:
+        assert snapshot.counters is not None
+        moment = 0 if snapshot.moment == "before" else 1
+        new = {name: values[moment] for name, values in readings.items()}
+        return replace(snapshot, counters=replace(snapshot.counters, **new))
+
+    return replace(view, snapshots=tuple(map(edit, view.snapshots)))
 
 
 # --- the engine and its settings ------------------------------------------------------------------
@@ -151,6 +163,103 @@ def test_an_engine_with_fewer_slots_than_requests_is_a_warning(
     view = views["DFlash2 concurrency wave"]
 
     assert level_of("slots_ge_c", telling(view, max_concurrent_requests=slots)) == level
+
+
+def test_a_request_whose_cache_was_given_up_for_another_is_invalid(drafted: CellView) -> None:
+    assert level_of("preemptions", drafted) == "ok"  # the engine counts none
+    assert level_of("preemptions", counted(drafted, preemptions=(2, 2))) == "ok"
+    given_up = counted(drafted, preemptions=(2, 3))
+    assert level_of("preemptions", given_up) == "invalid"
+    # one in each of 30 scopes
+    assert "30 times" in checks.engine.preemptions(given_up).message
+
+
+# --- the prefix cache -----------------------------------------------------------------------------
+
+
+def asked_for(view: CellView, cache: str) -> CellView:
+    return replace(view, cell=replace(view.cell, cache=cache))
+
+
+@pytest.mark.parametrize(("cached", "level"), [(0, "ok"), (1, "warning"), (29, "warning")])
+def test_a_cold_prompt_that_was_cached_in_part_is_a_warning(
+    drafted: CellView, cached: int, level: Level
+) -> None:
+    """Prompts have 30 tokens; one request of 30 tells what it found."""
+    first = drafted.requests[0]
+    seen = edited(drafted, lambda item: replace(item, cached_tokens=cached if item == first else 0))
+
+    assert level_of("cache_state", seen) == level
+    assert level_of("cache_state", asked_for(seen, "cold")) == level
+
+
+@pytest.mark.parametrize(("gained", "level"), [(0, "ok"), (1, "warning")])
+def test_where_no_request_tells_the_counters_do_from_one_in_a_hundred_on(
+    drafted: CellView, gained: int, level: Level
+) -> None:
+    """30 of 900 prompt tokens, one in each of 30 scopes."""
+    untold = edited(drafted, lambda item: replace(item, cached_tokens=None))
+    seen = counted(untold, cached_prompt_tokens=(100, 100 + gained))
+
+    assert level_of("cache_state", untold) == "ok"
+    assert level_of("cache_state", seen) == level
+    assert level_of("cache_state", asked_for(seen, "warm")) == ("ok" if gained else "warning")
+
+
+def test_warm_prompts_that_were_warm_are_as_asked_for_and_cold_ones_are_not(
+    drafted: CellView,
+) -> None:
+    warm = edited(drafted, lambda item: replace(item, cached_tokens=29))
+
+    assert level_of("cache_state", asked_for(warm, "warm")) == "ok"
+    assert level_of("cache_state", asked_for(drafted, "warm")) == "warning"
+    assert "cache: cold" in checks.engine.cache_state(asked_for(drafted, "warm")).message
+
+
+# --- drafting -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("drafts", "accepted", "level"),
+    [(500, 0, "invalid"), (500, 4, "invalid"), (500, 5, "ok"), (20, 0, "invalid"), (19, 0, "ok")],
+)
+def test_b135_a_drafter_of_which_everything_is_rejected_is_none(
+    drafted: CellView, drafts: int, accepted: int, level: Level
+) -> None:
+    """500 rounds of 7, none accepted: right output, and slower than plain decoding."""
+    one = replace(drafted, snapshots=drafted.snapshots[:2], requests=drafted.requests[:1])
+    seen = counted(one, drafts=(0, drafts), draft_tokens=(0, 7 * drafts))
+    seen = counted(seen, accepted_tokens=(0, accepted), accepted_at=((), ()))
+
+    assert level_of("all_rejected", seen) == level
+    if drafts == 500 and not accepted:
+        assert "Acceptance length 1.00 with k = 7" in checks.speculation.all_rejected(seen).message
+
+
+def test_a_plain_variant_has_nothing_to_reject(plain: CellView) -> None:
+    assert level_of("all_rejected", plain) == "ok"
+    assert level_of("draft_coverage", plain) == "ok"
+
+
+@pytest.mark.parametrize(("plain_steps", "level"), [(50, "ok"), (51, "warning")])
+def test_a_drafter_that_seldom_drafts_is_a_warning(
+    drafted: CellView, plain_steps: int, level: Level
+) -> None:
+    """50 rounds with a draft among 100 decode steps, or among 101."""
+    one = replace(drafted, snapshots=drafted.snapshots[:2], requests=drafted.requests[:1])
+    seen = counted(one, drafts=(0, 50), plain_steps=(0, plain_steps))
+
+    assert level_of("draft_coverage", seen) == level
+
+
+@pytest.mark.parametrize(("limit", "level"), [(None, "invalid"), (1, "warning"), (2, "invalid")])
+def test_an_engine_that_may_not_draft_for_so_many_is_a_warning_and_no_failure(
+    views: dict[str, CellView], limit: int | None, level: Level
+) -> None:
+    """Two requests at once, and nothing was drafted."""
+    silent = counted(views["DFlash2 concurrency wave"], drafts=(0, 0))
+
+    assert level_of("speculation_active", telling(silent, draft_until_batch=limit)) == level
 
 
 @pytest.mark.parametrize(
