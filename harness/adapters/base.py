@@ -54,9 +54,10 @@ class Adapter:
     counts_before_idle
                   whether a request that ended is in the counters as soon as the engine is quiet;
                   where that is not known, two equal scrapes are asked for too
-    uncached      (a name that no other request has) -> what to add to a request's JSON so that none
-                  of its prompt comes from the engine's prefix cache. None in place of the function:
-                  no such words are known, so the prompt itself must be one that was never sent
+    uncached      (a name that no other request has, 32 hexadecimal digits) -> what to add to a
+                  request's JSON so that none of its prompt comes from the engine's prefix cache.
+                  None in place of the function: no such words are known, so the prompt itself must
+                  be one that was never sent
     read_request  the engine's own figures of one request (`timings`) -> its drafting; None: they
                   say nothing of it. None in place of the function: the engine never says
     """

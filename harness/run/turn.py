@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from harness import keys
 from harness.adapters.base import Ask
 from harness.errors import BootError
 from harness.plan import WARMUP, arrivals_s, requests_of, salts_of
@@ -210,8 +211,11 @@ class Turn:
         )
         body = adapter.request_body(ask)
         if self.cell.cache == "cold" and adapter.uncached is not None:
-            # the run's id too: an attached server may remember what another run sent
-            body |= adapter.uncached(f"{asked.where.run_id}/{asked.where.request_id}")
+            # the run's id too: an attached server may remember what another run sent; hashed, as
+            # vLLM takes 128 characters at most and no slash
+            body |= adapter.uncached(
+                keys.short_hash([asked.where.run_id, asked.where.request_id], length=32)
+            )
         return self._transport.encode(msgspec.json.encode(body))
 
     def _asked(
