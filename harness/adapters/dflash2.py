@@ -13,7 +13,7 @@ from harness.adapters import openai, prometheus
 from harness.adapters.base import Ask
 from harness.adapters.pages import json_object
 from harness.errors import ConfigError
-from harness.records import Variant
+from harness.records import Drafter, Variant
 
 # Facts that move while an engine runs, and a path: models are identified by their files.
 _NO_BUILD = ("status", "running", "waiting", "quiet", "drafter_model")
@@ -32,15 +32,25 @@ def command(variant: Variant, settings: Mapping[str, Any], port: int) -> tuple[s
 
 
 def _drafter(variant: Variant) -> tuple[str, ...]:
+    """One at most: a model of its own, or the target's MTP head, which has none."""
     drafter = variant.drafter
     if drafter is None:
         return ("--dflash2", "off")
+    if drafter.method == "mtp" and drafter.model is None and drafter.k is not None:
+        return ("--mtp", "on", "--mtp-k", str(drafter.k))
     if drafter.method != "dflash2" or drafter.model is None:
         raise ConfigError(
-            f"variant {variant.name!r}: engine dflash2 drafts with method dflash2 and a model, not "
-            f"with method {drafter.method!r}; write `drafter: {{method: dflash2, model: NAME}}`"
+            f"variant {variant.name!r}: engine dflash2 drafts with a DFlash 2 model or with its "
+            f"target's MTP head, not with `{_written(drafter)}`; write `drafter: {{method: "
+            "dflash2, model: NAME}` or `drafter: {method: mtp, k: K}`"
         )
     return ("--dflash2", "on", "--dflash2-model", drafter.model.path)
+
+
+def _written(drafter: Drafter) -> str:
+    model = "" if drafter.model is None else f", model: {drafter.model.name}"
+    depth = "" if drafter.k is None else f", k: {drafter.k}"
+    return f"drafter: {{method: {drafter.method}{model}{depth}}}"
 
 
 def _option(name: str, value: Any) -> tuple[str, ...]:

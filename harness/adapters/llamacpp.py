@@ -116,11 +116,11 @@ def _found(pattern: str, log: str) -> str | None:
 
 
 def read_request(timings: Mapping[str, Any]) -> CountersDelta | None:
-    if "draft_n" not in timings:
+    drafted = openai.count(timings.get("draft_n"))
+    if drafted is None:
         return None
-    return CountersDelta(
-        draft_tokens=timings["draft_n"], accepted_tokens=timings.get("draft_n_accepted")
-    )
+    accepted = openai.count(timings.get("draft_n_accepted"))
+    return CountersDelta(draft_tokens=drafted, accepted_tokens=accepted)
 
 
 LLAMACPP = replace(

@@ -72,9 +72,9 @@ def read_event(event: Mapping[str, Any]) -> OutputPiece:
         reasoning=_text(delta.get("reasoning_content")) or _text(delta.get("reasoning")),
         calls_tool=bool(delta.get("tool_calls")),
         token_ids=_ids((choice or {}).get("token_ids")),
-        completion_tokens=_count(usage.get("completion_tokens")),
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(details.get("cached_tokens")),
+        completion_tokens=count(usage.get("completion_tokens")),
+        prompt_tokens=count(usage.get("prompt_tokens")),
+        cached_tokens=count(details.get("cached_tokens")),
         finish_reason=_text((choice or {}).get("finish_reason")) or None,
         timings=_mapping(event.get("timings")) or None,
         error=_error(event),
@@ -103,7 +103,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _count(value: Any) -> int | None:
+def count(value: Any) -> int | None:
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return value if is_count else None
 

@@ -7,7 +7,7 @@ rounds, so its page gives an acceptance rate and no length; its two acceptance g
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -114,23 +114,27 @@ def _runner(log: str) -> str | None:
 
 
 def read_request(metrics: Mapping[str, Any]) -> CountersDelta | None:
-    """From `--per-request-spec-decode-metrics summary`, which counts rounds by accepted tokens."""
-    told = metrics.get("speculative_decoding")
-    if not isinstance(told, Mapping):
+    """From `--per-request-spec-decode-metrics summary`, which counts rounds by accepted tokens; its
+    mean length and its rate are not read, for means cannot be pooled.
+    """
+    drafting = metrics.get("speculative_decoding")
+    if not isinstance(drafting, Mapping):
         return None
     return CountersDelta(
-        drafts=told.get("num_spec_steps"),
-        draft_tokens=told.get("num_draft_tokens"),
-        accepted_tokens=told.get("num_accepted_draft_tokens"),
-        accepted_at=_at_least(told.get("acceptance_histogram")),
+        drafts=openai.count(drafting.get("num_spec_steps")),
+        draft_tokens=openai.count(drafting.get("num_draft_tokens")),
+        accepted_tokens=openai.count(drafting.get("num_accepted_draft_tokens")),
+        accepted_at=_at_least(drafting.get("acceptance_histogram")),
     )
 
 
 def _at_least(histogram: Any) -> tuple[int, ...] | None:
     """Rounds that accepted exactly 0, 1, 2, ... -> rounds that accepted position 0, 1, ..."""
-    if not isinstance(histogram, Sequence):
+    rounds = [openai.count(each) for each in histogram] if isinstance(histogram, list) else []
+    known = [each for each in rounds if each is not None]
+    if not known or len(known) != len(rounds):
         return None
-    return tuple(sum(histogram[position:]) for position in range(1, len(histogram)))
+    return tuple(sum(known[position:]) for position in range(1, len(known)))
 
 
 VLLM = replace(

@@ -140,6 +140,11 @@ CHECKS: Mapping[str, Check] = {
         "has no rate.",
         judge=answers.buffered_stream,
     ),
+    "impossible_rate": Check(
+        rule="No stream is faster than the matrix's `rate_ceiling_tok_per_s`. Invalid above; no "
+        "rate is read from it.",
+        judge=answers.impossible_rate,
+    ),
     "unterminated_final_event": Check(
         rule="No stream ended inside its last event. Warning otherwise.",
         judge=answers.unterminated_final_event,
@@ -191,9 +196,10 @@ CHECKS: Mapping[str, Check] = {
         judge=client.client_busy,
     ),
     "speculator_kind": Check(
-        rule="The engine names the drafter that was asked for, and a DFlash 2 drafter is one by "
-        "its config.json. Invalid otherwise. On vLLM it ran on the V2 model runner: invalid on V1, "
-        "warning where the log does not tell.",
+        rule="The engine names the drafter that was asked for, or says that it drafts where one "
+        "was and not where none was; a DFlash 2 drafter is one by its config.json. Invalid "
+        "otherwise. On vLLM it ran on the V2 model runner: invalid on V1, warning where the log "
+        "does not tell.",
         judge=speculation.speculator_kind,
     ),
     "drafter_geometry": Check(

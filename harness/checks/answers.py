@@ -88,6 +88,29 @@ def _kind_that_loops_most(view: CellView) -> tuple[str, float]:
     return max(shares.items(), key=lambda item: item[1])
 
 
+def impossible_rate(view: CellView) -> Finding:
+    ceiling = view.cell.rate_ceiling_tok_per_s
+    rates = [rate for request in view.ok if (rate := _rate(request)) is not None]
+    guilty = [rate for rate in rates if ceiling is not None and rate > ceiling]
+    if not guilty:
+        return OK
+    return invalid(
+        f"{len(guilty)} of {len(view.ok)} streams would be faster than {ceiling:g} tok/s, up to "
+        f"{max(guilty):.0f}. Look for a token count that is not theirs or a stream that was held "
+        "back; if the engine is so fast, raise `client: {rate_ceiling_tok_per_s}`."
+    )
+
+
+def _rate(request: Request) -> float | None:
+    return measures.decode_rate(
+        request.output_tokens,
+        request.first_tokens,
+        request.ttft_s,
+        request.t_last_s,
+        request.wall_s,
+    )
+
+
 def _flagged(flag: str, advice: str) -> CheckFunction:
     """A warning as soon as one request carries the flag."""
 

@@ -11,7 +11,8 @@ def flags_diff(view: CellView) -> Finding:
     for boot in view.boots:
         told = boot.health or {}
         for name, asked in boot.wanted.items():
-            if _is_number(asked) and _is_number(told.get(name)) and told[name] != asked:
+            wanted, found = _number(asked), _number(told.get(name))
+            if None not in (wanted, found) and wanted != found:
                 return invalid(
                     f"The matrix asks for {name} {asked}, the engine says {told[name]}. Start it "
                     "with what the matrix says, or write what it uses."
@@ -19,8 +20,14 @@ def flags_diff(view: CellView) -> Finding:
     return OK
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: object) -> float | None:
+    """A setting reaches the engine as it was written, so `0.80` is text here and a number there."""
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def build_known(view: CellView) -> Finding:

@@ -87,6 +87,11 @@ def speculator_kind(view: CellView) -> Finding:
                 f"{view.cell.engine} says that it drafts with {named!r} where the cell asks for "
                 f"{asked!r}. Look in the server's log for what it loaded."
             )
+    if _told(view) == ("off" if view.cell.drafter else "on"):
+        return invalid(
+            f"{view.cell.engine} says that its speculation is {_told(view)} where the cell asks "
+            f"for {asked!r}. Look in the server's log for what became of the drafter."
+        )
     if asked == "dflash2" and not is_dflash2(view):
         return invalid(
             f"{view.cell.drafter_model} is no DFlash 2 drafter: its config.json names "
@@ -94,6 +99,12 @@ def speculator_kind(view: CellView) -> Finding:
             "write the method that this one is of."
         )
     return _runner(view) if view.cell.adapter == "vllm" and is_dflash2(view) else OK
+
+
+def _told(view: CellView) -> str | None:
+    """On or off, as the engine says; None where it does not, or another thing in another boot."""
+    said = {(boot.health or {}).get("speculation") for boot in view.boots}
+    return said.pop() if len(said) == 1 else None
 
 
 def _runner(view: CellView) -> Finding:

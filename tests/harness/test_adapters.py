@@ -55,9 +55,29 @@ def test_no_drafter_is_said_aloud():
     )
 
 
-def test_another_drafter_than_dflash2_is_refused_with_advice():
-    with pytest.raises(ConfigError, match=r"'mtp'.*write `drafter:"):
-        DFLASH2.command(variant(Drafter(method="mtp", k=3)), {}, 1)
+def test_the_targets_own_mtp_head_is_a_drafter_without_a_model():
+    command = DFLASH2.command(variant(Drafter(method="mtp", k=3)), {}, 1)
+    assert " ".join(command) == (
+        "serve --model models/demo --mtp on --mtp-k 3 --served-name demo --host 127.0.0.1 --port 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("drafter", "written"),
+    [
+        (Drafter(method="ngram", k=3), "drafter: {method: ngram, k: 3}"),
+        (Drafter(method="mtp"), "drafter: {method: mtp}"),
+        (
+            Drafter(method="mtp", model=Model(name="d", path="d"), k=1),
+            "drafter: {method: mtp, model: d, k: 1}",
+        ),
+        (Drafter(method="dflash2", k=7), "drafter: {method: dflash2, k: 7}"),
+    ],
+)
+def test_another_drafter_than_the_bundled_engine_has_is_refused_with_advice(drafter, written):
+    with pytest.raises(ConfigError, match=r"write `drafter: .*or `drafter: ") as refused:
+        DFLASH2.command(variant(drafter), {}, 1)
+    assert f"not with `{written}`" in str(refused.value)
 
 
 def test_an_unknown_server_is_started_by_what_its_file_says():
@@ -402,6 +422,19 @@ def test_vllm_tells_rounds_with_a_request_where_it_is_asked_to():
     assert VLLM.read_event({"choices": []}).timings is None
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"num_spec_steps": None, "acceptance_histogram": None},
+        {"num_spec_steps": "43", "acceptance_histogram": [39, None, 3]},
+        {"mean_acceptance_length": 3.9, "acceptance_histogram": []},
+    ],
+)
+def test_what_vllm_tells_in_another_shape_is_unknown_and_its_means_are_not_read(told):
+    assert VLLM.read_request is not None
+    assert VLLM.read_request({"speculative_decoding": told}) == measures.CountersDelta()
+
+
 def test_vllms_first_engine_gives_a_rate_and_no_length():
     page = (
         'vllm:spec_decode_num_accepted_tokens_total{model_name="m"} 180\n'
@@ -417,23 +450,43 @@ def test_vllms_first_engine_gives_a_rate_and_no_length():
     assert measures.acceptance_length(delta) is None
 
 
+def sglang_page(name: str) -> str:
+    """Written by SGLang's documentation, not recorded: see the README beside it."""
+    return (RECORDED / "sglang" / name).read_text()
+
+
 def test_sglang_counts_rounds_and_its_lifetime_gauges_are_refused():
-    page = (
-        'sglang:spec_accept_length{model_name="m",tp_rank="0"} 3.9\n'
-        'sglang:spec_accept_rate{model_name="m",tp_rank="0"} 0.7\n'
-        'sglang:spec_verify_calls_total{model_name="m"} 43\n'
-        'sglang:generation_tokens_total{model_name="m",is_streaming="true"} 100\n'
-        'sglang:generation_tokens_total{model_name="m",is_streaming="false"} 6\n'
-        'sglang:num_requests_total{model_name="m"} 1\n'
-        'sglang:num_running_reqs{model_name="m"} 0\nsglang:num_queue_reqs{model_name="m"} 0\n'
+    """60 + 46 tokens in 24 + 19 rounds, whatever 3.9 and 4.1 were before."""
+    before, after = (
+        SGLANG.read_counters(sglang_page(name))
+        for name in ("metrics_before.txt", "metrics_after.txt")
     )
-    before = SGLANG.read_counters('sglang:generation_tokens_total{model_name="m"} 0\n')
-    delta = measures.counters_delta(before, SGLANG.read_counters(page))
+    delta = measures.counters_delta(before, after)
     assert isinstance(delta, measures.CountersDelta)
-    assert (delta.drafts, delta.generation_tokens, delta.requests) == (43, 106, 1)
+    assert (delta.drafts, delta.generation_tokens, delta.requests) == (43, 106, 2)
+    assert (delta.prompt_tokens, delta.cached_prompt_tokens) == (80, 16)
     assert measures.acceptance_length(delta) is None
+    assert measures.acceptance_rate(delta) is None
     assert measures.tokens_per_round(delta, tokens=106) == pytest.approx(106 / 43)
-    assert SGLANG.quiet(page) is None
+    assert SGLANG.quiet(sglang_page("metrics_after.txt")) is None
+
+
+def test_sglang_says_with_what_it_was_started_and_nothing_of_its_life():
+    facts = SGLANG.read_facts({"/server_info": sglang_page("server_info.json")}, "")
+    assert facts == {
+        "version": "0.5.23",
+        "max_concurrent_requests": 48,
+        "kv_tokens": 617000,
+        "speculation": "on",
+    }
+
+
+@pytest.mark.parametrize(
+    ("page", "speculation"),
+    [('{"speculative_algorithm": null}', "off"), ("{}", None), ("not found", None)],
+)
+def test_sglang_without_an_algorithm_is_plain_and_without_the_page_unknown(page, speculation):
+    assert SGLANG.read_facts({"/server_info": page}, "").get("speculation") == speculation
 
 
 def test_whichever_process_starts_anew_the_start_time_moves():

@@ -82,6 +82,23 @@ def test_a_plain_variant_whose_engine_names_a_drafter_is_invalid(plain: CellView
     assert level_of("speculator_kind", telling(plain, drafter="dflash2")) == "invalid"
 
 
+@pytest.mark.parametrize(
+    ("variant", "said", "level"),
+    [
+        ("DFlash2 generate single", "off", "invalid"),  # llama-server refuses a drafter and goes on
+        ("DFlash2 generate single", "on", "ok"),
+        ("plain generate single", "on", "invalid"),
+        ("plain generate single", "off", "ok"),
+    ],
+)
+def test_an_engine_that_says_it_drafts_otherwise_than_asked_is_invalid(
+    views: dict[str, CellView], variant: str, said: str, level: Level
+) -> None:
+    view = booted(views[variant], health={"speculation": said})
+
+    assert level_of("speculator_kind", view) == level
+
+
 @pytest.mark.parametrize(("block", "level"), [(8, "ok"), (7, "invalid"), (None, "ok"), (0, "ok")])
 def test_seven_drafted_tokens_want_a_block_of_eight(
     drafted: CellView, block: int | None, level: Level
@@ -118,6 +135,22 @@ def test_an_engine_that_runs_with_another_number_than_was_asked_for_is_invalid(
     )
     # words and switches have too many spellings to accuse by
     assert level_of("flags_diff", telling(asked, dtype="torch.float32", prefix="on")) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "level"),
+    [("0.80", 0.8, "ok"), ("0.80", 0.9, "invalid"), ("1e-3", 0.001, "ok"), ("25921e05", "x", "ok")],
+)
+def test_a_number_is_compared_as_a_number_however_it_was_written(
+    drafted: CellView, asked: str, told: Any, level: Level
+) -> None:
+    assert level_of(
+        "flags_diff", telling(booted(drafted, wanted={"share": asked}), share=told)
+    ) == (level)
+
+
+def test_a_depth_that_the_engine_says_otherwise_is_another_flag(drafted: CellView) -> None:
+    assert level_of("flags_diff", telling(booted(drafted, wanted={"k": 7}), k=5)) == "invalid"
 
 
 def test_another_setting_than_the_drafter_that_moved_too_is_a_warning(
