@@ -155,6 +155,7 @@ class Matrix:
     device: Mapping[str, Any] = field(default_factory=dict)
     goals: Mapping[str, float] = field(default_factory=dict)
     transport: TransportName = "asyncio"
+    rate_ceiling_tok_per_s: float | None = None  # of one stream; None: any is believed
 
 
 # --- what the plan made of it ---------------------------------------------------------------------
@@ -192,6 +193,7 @@ class Cell:
     reference_reason: str | None  # why there is no reference cell
     rate_per_s: float | None = None  # arrivals, where the load has a rate
     cache: CachePolicy | None = None  # None: a run of before it was asked
+    rate_ceiling_tok_per_s: float | None = None  # of one stream; None: any is believed
     drafter_model: str | None = None  # its name; None: the drafter needs none, or an older run
 
 
