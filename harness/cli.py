@@ -1,21 +1,22 @@
-"""The command line: plan, run, resume, report, show, doctor, status.
+"""The command line: plan, run, resume, report, show, compare, baseline, doctor, status.
 
 It reads arguments, calls one function per command and prints. A `HarnessError` becomes one message
 on stderr and its exit code; anything else that is raised is our mistake and keeps its traceback.
 
-Exit codes: 0 done; 3 the run is invalid or incomplete; 4 usage or configuration; 130 stopped by the
-user.
+Exit codes: 0 done; 1 a regression; 2 an inconclusive comparison; 3 the run is invalid or
+incomplete, or nothing could be compared; 4 usage or configuration; 130 stopped by the user.
 """
 
 import argparse
 import difflib
+import getpass
 import io
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -26,8 +27,12 @@ from harness.errors import HarnessError, ResultsError, UsageError
 from harness.plan import Durations, durations_of, make_plan, remarks
 from harness.records import Block, Cell, Matrix, Plan, RepetitionEnd
 from harness.run import commands, files
+from harness.run.clock import utc_now
 from harness.run.progress import reporter
 from harness.store import RunFolder, latest_run
+
+if TYPE_CHECKING:
+    from harness.compare.baselines import Promoted
 
 INVALID = 3
 STOPPED = 130
@@ -82,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_resume(subparsers)
     _add_report(subparsers)
     _add_show(subparsers)
+    _add_compare(subparsers)
+    _add_baseline(subparsers)
     _add_doctor(subparsers)
     _add_status(subparsers)
     return parser
@@ -157,6 +164,93 @@ def _add_show(subparsers: "Subparsers[_Parser]") -> None:
     _add_results(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object per figure and line")
     parser.set_defaults(command=show)
+
+
+def _add_compare(subparsers: "Subparsers[_Parser]") -> None:
+    parser = subparsers.add_parser(
+        "compare",
+        help="hold a run against a baseline or another run: improved, within noise, regressed",
+        description="Compare every figure of RUN with the same figure of a baseline (or of another "
+        "run): decode rate, aggregate, TTFT, acceptance, memory. Only what did the same work with "
+        "the same engine, models and flags on the same device is compared; the build may differ. "
+        "A figure regressed when its whole 95 % interval is worse than the threshold allows and "
+        "the change exceeds the noise of all figures together.",
+        epilog="Exit code: 0 no regression, 1 regression, 2 inconclusive, 3 nothing comparable or "
+        "the run is invalid, 4 usage. Example: dflashbench compare latest main --junit gate.xml",
+    )
+    _add_stored_run(parser)
+    parser.add_argument(
+        "baseline", metavar="BASELINE", help="a baseline's name, or a run as RUN takes it"
+    )
+    parser.add_argument(
+        "--threshold",
+        metavar="[FIGURE=]PERCENT",
+        action="append",
+        default=[],
+        help="the change for the worse that is allowed (default: 2%%): 90 of 100 tok/s and 110 of "
+        "100 ms pass at 10%%, 89.9 and 110.1 do not. `ttft_p50=10%%` sets it for one figure; may "
+        "be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="for a pull request")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="JUnit XML, for a CI server")
+    parser.add_argument("--bencher", metavar="FILE", type=Path, help="Bencher's metric format")
+    parser.add_argument(
+        "--action-benchmark",
+        metavar="DIR",
+        type=Path,
+        help="what github-action-benchmark reads: bigger-is-better.json, smaller-is-better.json",
+    )
+    parser.add_argument(
+        "--step-summary",
+        action="store_true",
+        help="append the Markdown to the file that $GITHUB_STEP_SUMMARY names",
+    )
+    _add_results(parser)
+    parser.set_defaults(command=compare)
+
+
+def _add_baseline(subparsers: "Subparsers[_Parser]") -> None:
+    parser = subparsers.add_parser(
+        "baseline",
+        help="set, extend, list, show, diff or remove what runs are compared with",
+        description="A baseline is a name and the runs that stand for it, a night each, stored as "
+        "small files in results/baselines/NAME. Five nights let the gate know its own noise.",
+        epilog="Begin with: dflashbench baseline set main latest --why 'first quiet night'",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=_Parser)
+    for name, told, command in (
+        ("set", "let these runs, and no other, be the baseline", baseline_set),
+        ("add", "add nights to a baseline", baseline_add),
+    ):
+        action = actions.add_parser(name, help=told, description=told)
+        _add_baseline_name(action)
+        action.add_argument("runs", metavar="RUN", nargs="+", help="run ids, paths, or `latest`")
+        action.add_argument("--why", metavar="TEXT", required=True, help="kept with each night")
+        action.add_argument("--by", metavar="NAME", help="who says so (default: the user's name)")
+        _add_results(action)
+        action.set_defaults(command=command)
+    action = actions.add_parser("list", help="which baselines there are")
+    _add_results(action)
+    action.set_defaults(command=baseline_list)
+    action = actions.add_parser("show", help="a baseline's nights, figures and their spread")
+    _add_baseline_name(action)
+    _add_results(action)
+    action.set_defaults(command=baseline_show)
+    action = actions.add_parser("diff", help="a baseline's figures beside another's, or a run's")
+    _add_baseline_name(action)
+    action.add_argument("other", metavar="OTHER", help="a baseline's name, or a run")
+    _add_results(action)
+    action.set_defaults(command=baseline_diff)
+    action = actions.add_parser("rm", help="remove a baseline, or one night of it")
+    _add_baseline_name(action)
+    action.add_argument("run", metavar="RUN", nargs="?", help="the id of the night to remove")
+    _add_results(action)
+    action.set_defaults(command=baseline_rm)
+
+
+def _add_baseline_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the baseline's name")
 
 
 def _add_doctor(subparsers: "Subparsers[_Parser]") -> None:
@@ -264,6 +358,142 @@ def show(options: argparse.Namespace) -> int:
             print(line)
     else:
         terminal.print_summary(summary, _console())
+    return 0
+
+
+# --- compare and baseline -------------------------------------------------------------------------
+
+
+def compare(options: argparse.Namespace) -> int:
+    from harness.compare import baselines
+    from harness.compare import commands as comparing
+    from harness.compare.rules import read_rules
+    from harness.report.comparison import as_json, build, terminal
+
+    rules = read_rules(options.threshold)
+    run = find_run(options.run, options.results)
+    if options.baseline in baselines.names(options.results):
+        found = comparing.compare_with_baseline(run, options.baseline, options.results, rules)
+    else:
+        other = _find_other(options.baseline, options.results)
+        found = comparing.compare_with_run(run, other, rules)
+    build.write_files(
+        found,
+        markdown=options.markdown,
+        junit=options.junit,
+        bencher=options.bencher,
+        action_benchmark=options.action_benchmark,
+        step_summary=_step_summary() if options.step_summary else None,
+    )
+    if options.json:
+        print(as_json.comparison_json(found), end="")
+    else:
+        terminal.print_comparison(found, _console())
+    return found.exit_code
+
+
+def _find_other(written: str, results_dir: Path) -> Path:
+    """A run that stands for a baseline."""
+    from harness.compare import baselines
+
+    try:
+        return find_run(written, results_dir)
+    except UsageError as error:
+        known = ", ".join(baselines.names(results_dir)) or "there is none"
+        raise UsageError(
+            f"no baseline is called {written!r} (known: {known}), and {error}"
+        ) from None
+
+
+def _step_summary() -> Path:
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        raise UsageError(
+            "--step-summary: $GITHUB_STEP_SUMMARY is not set, so this is no job of GitHub Actions; "
+            "--markdown FILE writes the same"
+        )
+    return Path(path)
+
+
+def baseline_set(options: argparse.Namespace) -> int:
+    from harness.compare import baselines
+
+    print(baselines.replace(options.results, options.name, _promoted(options)))
+    return 0
+
+
+def baseline_add(options: argparse.Namespace) -> int:
+    from harness.compare import baselines
+
+    print(baselines.add(options.results, options.name, _promoted(options)))
+    return 0
+
+
+def _promoted(options: argparse.Namespace) -> "tuple[Promoted, ...]":
+    from harness.compare import baselines
+    from harness.compare import commands as comparing
+
+    baselines.checked_name(options.name)
+    runs = [find_run(written, options.results) for written in options.runs]
+    return comparing.promote(runs, by=options.by or _user(), at=utc_now(), why=options.why)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise UsageError("this system does not tell who you are: add --by NAME") from None
+
+
+def baseline_list(options: argparse.Namespace) -> int:
+    from harness.compare import baselines
+    from harness.report.comparison import baseline as shown
+    from harness.report.terminal import print_table
+
+    names = baselines.names(options.results)
+    if not names:
+        print(f"no baseline in {options.results}; `dflashbench baseline set NAME RUN` makes one")
+        return 0
+    held = [baselines.load(options.results, name) for name in names]
+    print_table(shown.list_table(held), _console())
+    return 0
+
+
+def baseline_show(options: argparse.Namespace) -> int:
+    from harness.compare import baselines
+    from harness.compare.contents import contents
+    from harness.report.comparison import baseline as shown
+    from harness.report.terminal import print_table
+
+    held = baselines.load(options.results, options.name)
+    console = _console()
+    print_table(shown.members_table(held), console)
+    console.print()
+    print_table(shown.contents_table(contents(held.nights)), console)
+    return 0
+
+
+def baseline_diff(options: argparse.Namespace) -> int:
+    from harness.compare import baselines
+    from harness.compare import commands as comparing
+    from harness.compare.contents import changes
+    from harness.report.comparison import baseline as shown
+    from harness.report.terminal import print_table
+
+    old = baselines.load(options.results, options.name).nights
+    if options.other in baselines.names(options.results):
+        new = baselines.load(options.results, options.other).nights
+    else:
+        new = (comparing.read_night(_find_other(options.other, options.results)),)
+    found = changes(old, new)
+    print_table(shown.changes_table(found, options.name, options.other), _console())
+    return 0
+
+
+def baseline_rm(options: argparse.Namespace) -> int:
+    from harness.compare import baselines
+
+    baselines.remove(options.results, options.name, options.run)
     return 0
 
 

@@ -129,7 +129,7 @@ class RunFolder:
     def create(cls, results_dir: Path, manifest: Manifest) -> "RunFolder":
         """A new folder with its manifest. An existing one is never written into."""
         path = results_dir / manifest.run_id
-        with _told(path):
+        with told(path):
             results_dir.mkdir(parents=True, exist_ok=True)
             try:
                 path.mkdir()
@@ -137,7 +137,7 @@ class RunFolder:
                 raise ResultsError(
                     f"{path} exists already: another run has this id; start again"
                 ) from None
-            _write_whole(path / "manifest.json", _encode(manifest))
+            write_whole(path / "manifest.json", _encode(manifest))
         return cls(path, manifest)
 
     @classmethod
@@ -157,18 +157,18 @@ class RunFolder:
         touched: dict[Path, int] = {}
         for record in records:
             path = self.path / FILES[type(record)]
-            with _told(path):
+            with told(path):
                 descriptor = self._descriptor(path)
                 _write_line(descriptor, _encode(record) + b"\n")
             touched[path] = descriptor
         for path, descriptor in touched.items():
-            with _told(path):
+            with told(path):
                 os.fsync(descriptor)
 
     def read(self, kind: type[R]) -> list[R]:
         """All records of one type, oldest first, superseded ones too. A torn last line is noted."""
         path = self.path / FILES[kind]
-        with _told(path):
+        with told(path):
             data = path.read_bytes() if path.exists() else b""
         # bytes are split, not text: U+2028 and U+0085 inside a string are no line ends
         *lines, rest = data.split(b"\n")
@@ -217,15 +217,15 @@ class RunFolder:
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace status.json; a reader sees the old one or the new one."""
         path = self.path / "status.json"
-        with _told(path):
-            _write_whole(path, _encode(status))
+        with told(path):
+            write_whole(path, _encode(status))
 
     def read_status(self) -> dict[str, Any] | None:
         """None when the run never wrote one."""
         path = self.path / "status.json"
         if not path.exists():
             return None
-        with _told(path):
+        with told(path):
             data = path.read_bytes()
         return _decode(data, dict[str, Any], path)
 
@@ -236,14 +236,14 @@ class RunFolder:
         path = self.events_path(cell_id, boot_id, repetition)
         columns = {name: [getattr(row, name) for row in rows] for name in _EVENTS_SCHEMA.names}
         table = pa.table(columns, schema=_EVENTS_SCHEMA)
-        with _told(path):
+        with told(path):
             path.parent.mkdir(exist_ok=True)
             _replace(path, lambda beside: pq.write_table(table, beside, compression="zstd"))
         return path
 
     def read_events(self, cell_id: str, boot_id: str, repetition: int) -> list[EventRow]:
         path = self.events_path(cell_id, boot_id, repetition)
-        with _told(path):
+        with told(path):
             try:
                 table = pq.read_table(pa.py_buffer(path.read_bytes()), schema=_EVENTS_SCHEMA)
             except pa.ArrowInvalid as error:
@@ -262,9 +262,9 @@ class RunFolder:
     def write_page(self, cell_id: str, boot_id: str, page: bytes) -> Path:
         """The whole metrics page as scraped, once per cell and boot."""
         path = self.path / "pages" / f"{cell_id}.{boot_id}.prom.gz"
-        with _told(path):
+        with told(path):
             path.parent.mkdir(exist_ok=True)
-            _write_whole(path, gzip.compress(page, mtime=0))  # equal pages, equal bytes
+            write_whole(path, gzip.compress(page, mtime=0))  # equal pages, equal bytes
         return path
 
     # --- where the runner puts what it streams ----------------------------------------------------
@@ -282,7 +282,7 @@ class RunFolder:
 
     def _folder(self, name: str) -> Path:
         folder = self.path / name
-        with _told(folder):
+        with told(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -367,7 +367,7 @@ def _read_manifest(folder: Path) -> Manifest:
         raise ResultsError(
             f"{folder} has no manifest.json: not a run's folder; runs lie in results/<run id>/"
         )
-    with _told(path):
+    with told(path):
         data = path.read_bytes()
     schema = _decode(data, dict[str, Any], path).get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
@@ -382,7 +382,7 @@ def _read_manifest(folder: Path) -> Manifest:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """Say of an operating system's refusal which file it was about and what can be done."""
     try:
         yield
@@ -440,7 +440,8 @@ def _ends_whole(path: Path) -> bool:
         return size == 0 or file.read(1) == b"\n"
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
+    """`path` holds all of `data` afterwards, or what it held before."""
     _replace(path, lambda beside: beside.write_bytes(data))
 
 

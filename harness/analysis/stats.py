@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 from scipy import stats as distributions
 
 CONFIDENCE = 0.95
@@ -71,8 +72,9 @@ def log_spread(samples: Groups) -> tuple[float, int] | None:
 
 
 @cache
-def t_quantile(freedom: int) -> float:
-    return float(distributions.t.ppf((1 + CONFIDENCE) / 2, freedom))
+def t_quantile(freedom: float, beyond: float = (1 - CONFIDENCE) / 2) -> float:
+    """What Student's t exceeds with probability `beyond`; the default is a 95 % interval's."""
+    return float(distributions.t.isf(beyond, freedom))
 
 
 def ratio_interval(figures: Sequence[float], reference: Sequence[float]) -> Interval | None:
@@ -114,6 +116,81 @@ def figure_interval(figures: Sequence[float], peers: Groups) -> Interval | None:
 def smallest_visible_effect(deviation: float, freedom: int, boots: int) -> float:
     """The difference that this many boots a side can just tell from none, at this spread."""
     return math.exp(t_quantile(freedom) * deviation * math.sqrt(2 / boots)) - 1
+
+
+# --- spreads that learn from each other -----------------------------------------------------------
+
+NO_SPREAD = 1e-20
+"""A variance of logarithms below this is equal figures and the rounding of their logarithms."""
+
+BORROWED_AT_MOST = 2.0
+"""Degrees of freedom that a figure may take from its peers, as a multiple of its own.
+
+Peers that differ in spread know less of each other than few nights can show: in simulations,
+borrowing without a limit doubled the rate of false alarms (tests/harness/compare).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Variance of a log figure between its boots (or nights), and how well it is known."""
+
+    variance: float
+    freedom: float
+
+
+def moderated(spreads: Sequence[Spread]) -> tuple[Spread, ...]:
+    """Each spread drawn towards those of its peers, as far as the peers agree among themselves.
+
+    Five nights know a spread with four degrees of freedom: the figure that happened to stand still
+    would raise an alarm at its first move. The peers are the same metric in other cells, on the
+    same machine in the same nights. Empirical Bayes as in Smyth, Linear models and empirical Bayes
+    methods for assessing differential expression (2004), section 6.2. What did not vary at all
+    (greedy acceptance) is exact, teaches nothing and stays as it is.
+    """
+    known = [spread for spread in spreads if spread.variance > NO_SPREAD]
+    if len(known) < 2:
+        return tuple(spreads)
+    common = _common_spread(known)
+    return tuple(
+        _drawn_towards(spread, common) if spread.variance > NO_SPREAD else spread
+        for spread in spreads
+    )
+
+
+def _drawn_towards(own: Spread, common: Spread) -> Spread:
+    weight = min(common.freedom, BORROWED_AT_MOST * own.freedom)
+    freedom = own.freedom + weight
+    variance = (own.freedom * own.variance + weight * common.variance) / freedom
+    return Spread(variance=variance, freedom=freedom)
+
+
+def _common_spread(spreads: Sequence[Spread]) -> Spread:
+    """What the peers share, and how many degrees of freedom their agreement is worth."""
+    halves = np.asarray([spread.freedom / 2 for spread in spreads])
+    variances = np.asarray([spread.variance for spread in spreads])
+    # the logarithm of a chi-square variate has mean digamma and variance trigamma of half its
+    # degrees of freedom; what the spreads scatter beyond that is their own difference
+    logs = np.log(variances) - special.digamma(halves) + np.log(halves)
+    excess = float(np.var(logs, ddof=1) - np.mean(special.polygamma(1, halves)))
+    others = float(2 * np.sum(halves) * (1 - 1 / len(spreads)))
+    if excess <= 0:
+        return Spread(variance=float(np.average(variances, weights=halves)), freedom=others)
+    half = _inverse_trigamma(excess)
+    centre = float(np.mean(logs) + special.digamma(half) - math.log(half))
+    return Spread(variance=math.exp(centre), freedom=min(2 * half, others))
+
+
+def _inverse_trigamma(value: float) -> float:
+    """Newton's method on 1 / trigamma, which is nearly a straight line."""
+    at = 0.5 + 1 / value
+    for _ in range(100):
+        trigamma = float(special.polygamma(1, at))
+        step = trigamma * (1 - trigamma / value) / float(special.polygamma(2, at))
+        at += step
+        if abs(step) < 1e-10 * at:
+            break
+    return at
 
 
 def bootstrap_interval(groups: Groups, reference: Groups | None = None) -> Interval | None:

@@ -18,14 +18,19 @@ def print_summary(summary: Summary, console: Console) -> None:
     for line in sentences.one_at_a_time(summary):
         console.print(Text(line))
     for table in (table for make in tables.TABLES.values() for table in make(summary)):
-        title = f"{table.section}: {table.title}" if table.section else table.title
         console.print()
-        console.print(Text(title, style="bold"))
-        console.print(_rich_table(table))
-        for note in (*_reasons(table), *table.notes):
-            console.print(Text(note, style="dim"))
+        print_table(table, console)
     console.print()
     console.print(Text(f"verdict: {summary.level}", style=STYLES[summary.level]))
+
+
+def print_table(table: Table, console: Console) -> None:
+    """With its title above, reasons and notes below."""
+    title = f"{table.section}: {table.title}" if table.section else table.title
+    console.print(Text(title, style="bold"))
+    console.print(_rich_table(table))
+    for note in (*_reasons(table), *table.notes):
+        console.print(Text(note, style="dim"))
 
 
 def _rich_table(table: Table) -> RichTable:

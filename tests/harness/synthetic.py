@@ -139,8 +139,12 @@ def write_run(
     boot_spread: float = 0.01,
     one_at_a_time: bool = False,
     broken_variant: str | None = None,
+    seed: int = 7,
 ) -> RunFolder:
-    """A whole run; the two edits see every request and reading before it is stored."""
+    """A whole run; the two edits see every request and reading before it is stored.
+
+    `seed`: of how slow each boot and request happens to be.
+    """
     asked = asked or matrix()
     plan = make_plan(asked)
     used = asked.workloads[0].prompts
@@ -168,6 +172,7 @@ def write_run(
         edit_snapshot=edit_snapshot,
         boot_spread=boot_spread,
         one_at_a_time=one_at_a_time,
+        generator=random.Random(seed),
     )
     writer.session()
     cells = {cell.cell_id: cell for cell in plan.cells}
@@ -196,11 +201,11 @@ class _Writer:
     edit_snapshot: Callable[[Snapshot], Snapshot]
     boot_spread: float
     one_at_a_time: bool
+    generator: random.Random
     now_ns: int = 1_000_000_000
     slowness: float = 1.0
     counters: Counters | None = None
     records: list[Record] = field(default_factory=list)  # written at the end: one fsync per file
-    generator: random.Random = field(default_factory=lambda: random.Random(7))
 
     def session(self) -> None:
         machine = MachineFacts(

@@ -1,0 +1,1 @@
+"""How a comparison is shown: for people, for a pull request, and in the forms other tools read."""
