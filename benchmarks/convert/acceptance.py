@@ -19,7 +19,7 @@ import torch
 
 from engines.dflash2.conversion.cache import convert_to
 from engines.dflash2.conversion.checkpoint import Origin
-from engines.dflash2.decode import generate, new_cache
+from engines.dflash2.decode import generate
 from engines.dflash2.drafter import DFlash2Drafter
 from engines.dflash2.sampling import SamplingParams
 from engines.dflash2.tokenizer import load_stop_ids, load_tokenizer
@@ -101,7 +101,6 @@ def measure(
                     sampling=SamplingParams(),
                     stop_ids=stop_ids,
                     kv_len=KV_LEN,
-                    cache=new_cache(target, drafter, KV_LEN),
                 )
             )
             answers.add(tuple(token for each in rounds for token in each.tokens))

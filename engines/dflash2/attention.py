@@ -76,17 +76,18 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
 
 
 def sees_past(query_positions: Tensor, key_positions: Tensor) -> Tensor:
-    """The target's rule, [queries, keys]: a row sees itself and what came before."""
-    return key_positions <= query_positions[:, None]
+    """The target's rule, [..., queries, keys]: a row sees itself and what came before."""
+    return key_positions.unsqueeze(-2) <= query_positions.unsqueeze(-1)
 
 
 def sees_window(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    """The drafter's rule, [queries, keys]: less than `window` positions away, before or after.
+    """The drafter's rule, [..., queries, keys]: less than `window` positions away, before or after.
 
     So an anchor at P sees the context from P - window + 1 on, each later row one position less,
     and inside the block everyone sees everyone.
     """
-    return (query_positions[:, None] - key_positions).abs() < window
+    distance = query_positions.unsqueeze(-1) - key_positions.unsqueeze(-2)
+    return distance.abs() < window
 
 
 def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,9 +1,13 @@
-"""All state of a sequence: what the target's layers remember, and the drafter's window of context.
+"""All state of the sequences: what the target's layers remember, and the drafter's windows.
 
-Knows shapes and lengths, not what the numbers mean. The target's cache can be rolled back,
-because it is filled with rows that verification may reject; the drafter's never needs to,
-because only accepted tokens enter it.
+Every sequence has a slot of its own; a pass reads and writes neighbouring slots, and its sequences
+may be of any lengths. Rows of a pass are on probation until `commit` says how many of them
+happened, because verification may reject the rest; the drafter's context has no such rows, because
+only accepted tokens enter it. Knows shapes and lengths, not what the numbers mean.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,20 +15,28 @@ from torch import Tensor
 from engines.dflash2.config import DrafterConfig, HybridTargetConfig, TransformerConfig
 from engines.dflash2.deltanet import DeltaState
 
+CLEAN_ROWS = 256  # rows that are made clean at once
+
 
 class KVCache:
-    """Keys and values of the target, one row per position, in memory taken once."""
+    """Keys and values, one row per position, in memory taken once.
+
+    A pass over sequences of different lengths reads the short ones beyond their end. Attention
+    weighs what it finds there with zero, but zero times NaN is NaN: so rows are cleaned before
+    anybody can read them, for each sequence anew.
+    """
 
     def __init__(
         self,
         config: TransformerConfig,
+        num_slots: int,
         num_rows: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
     ) -> None:
         shape = (
             config.num_attention_layers,
-            1,  # batch
+            num_slots,
             config.num_key_value_heads,
             num_rows,
             config.head_dim,
@@ -32,82 +44,175 @@ class KVCache:
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
         self.num_rows = num_rows
-        self.length = 0
+        self.lengths = [0] * num_slots  # rows that happened
+        self._num_clean = [0] * num_slots
+
+    @property
+    def num_slots(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    def view(self, slots: range) -> "CacheView":
+        """Neighbouring slots, for one pass."""
+        return CacheView(self, slots)
+
+    def reset(self, slot: int) -> None:
+        self.lengths[slot] = self._num_clean[slot] = 0
+
+    def move(self, source: int, destination: int) -> None:
+        """Put a sequence into another slot, whose own is lost; the slot it leaves is empty."""
+        length = self.lengths[source]
+        for rows in (self.keys, self.values):
+            rows[:, destination, :, :length] = rows[:, source, :, :length]
+        self.lengths[destination] = self._num_clean[destination] = length
+        self.reset(source)
+
+    def take_back(self, slots: range, num_rows: int) -> None:
+        """Forget the last rows of each sequence, although they happened."""
+        for slot in slots:
+            if not 0 <= num_rows <= self.lengths[slot]:
+                raise IndexError(
+                    f"cannot take back {num_rows} rows: slot {slot} holds {self.lengths[slot]}"
+                )
+            self.lengths[slot] -= num_rows
+
+    def clean(self, slots: range, num_rows: int) -> None:
+        """See to it that the slots can be read up to a row."""
+        for slot in slots:
+            start = self._num_clean[slot]
+            if start < num_rows:
+                end = min(num_rows + CLEAN_ROWS, self.num_rows)
+                self.keys[:, slot, :, start:end] = 0
+                self.values[:, slot, :, start:end] = 0
+                self._num_clean[slot] = end
+
+
+class CacheView:
+    """Neighbouring slots of a cache during one pass: `begin`, each layer's `append`, `commit`."""
+
+    def __init__(self, cache: KVCache, slots: range) -> None:
+        self.cache = cache
+        self.slots = slots
+        self.num_new = 0
+        self.num_keys = 0  # rows that the longest sequence has at the end of the pass
+        self._places: Tensor | None = None
+
+    @property
+    def lengths(self) -> list[int]:
+        """Rows of each sequence that happened."""
+        return self.cache.lengths[self.slots.start : self.slots.stop]
+
+    def begin(self, num_new: int) -> Tensor:
+        """Make room behind every sequence; the positions of its new rows, [batch, num_new]."""
+        cache, lengths = self.cache, self.lengths
+        self.num_new, self.num_keys = num_new, max(lengths) + num_new
+        if self.num_keys > cache.num_rows:
+            raise IndexError(
+                f"row {self.num_keys - 1} does not fit a cache of {cache.num_rows} rows"
+            )
+        cache.clean(self.slots, self.num_keys)
+        device = cache.keys.device
+        positions = torch.tensor(lengths, device=device).unsqueeze(1)
+        positions = positions + torch.arange(num_new, device=device)
+        # Where the rows lie in a layer's memory taken as one long column: slot, head, position.
+        num_heads = cache.keys.shape[2]
+        columns = torch.arange(
+            self.slots.start * num_heads, self.slots.stop * num_heads, device=device
+        ).view(-1, num_heads, 1)
+        self._places = (columns * cache.num_rows + positions.unsqueeze(1)).flatten()
+        return positions
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new rows of one layer after `length` and return all of its rows up to them.
+        """Write a layer's new rows behind every sequence and return all of its rows.
 
-        The length moves on by `advance`, once every layer has written.
+        keys, values: [batch, key-value heads, num_new, head_dim] -> the same with num_keys rows;
+        of a shorter sequence, those behind its own are to be masked.
         """
-        end = self.length + keys.shape[-2]
-        if end > self.num_rows:
-            raise IndexError(f"row {end - 1} does not fit a cache of {self.num_rows} rows")
-        self.keys[layer, :, :, self.length : end] = keys
-        self.values[layer, :, :, self.length : end] = values
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+        assert self._places is not None, "begin comes first"
+        found = []
+        for memory, new in ((self.cache.keys[layer], keys), (self.cache.values[layer], values)):
+            head_dim = new.shape[-1]
+            memory.view(-1, head_dim).index_copy_(0, self._places, new.reshape(-1, head_dim))
+            found.append(memory[self.slots.start : self.slots.stop, :, : self.num_keys])
+        return found[0], found[1]
 
-    def advance(self, num_rows: int) -> None:
-        self.length += num_rows
-
-    def mark(self) -> int:
-        """A place to roll back to."""
-        return self.length
-
-    def roll_back(self, length: int) -> None:
-        """Forget every row from `length` on; what they held is overwritten by the next append."""
-        if not 0 <= length <= self.length:
-            raise IndexError(f"cannot roll back to {length}: the cache holds {self.length} rows")
-        self.length = length
-
-    def reset(self) -> None:
-        self.length = 0
+    def commit(self, num_rows: Sequence[int]) -> None:
+        """Of each sequence's new rows, the first so many happened; the others never did."""
+        for slot, count in zip(self.slots, num_rows, strict=True):
+            if not 0 <= count <= self.num_new:
+                raise IndexError(f"{count} rows cannot stay: the pass had {self.num_new}")
+            self.cache.lengths[slot] += count
+        self.num_new = 0
 
 
 class HybridCache(KVCache):
     """Keys and values of a qwen3_5 target's attention layers, and the states of its other layers.
 
-    Only rows of the last pass can be rolled back, and only if they were from two to `CHUNK_ROWS`:
-    a recurrent state cannot be cut like keys and values, see `deltanet`.
+    How many rows stay can only be said of passes of two to `CHUNK_ROWS` rows: of others all do,
+    because a recurrent state cannot be cut like keys and values, see `deltanet`.
     """
 
     def __init__(
         self,
         config: HybridTargetConfig,
+        num_slots: int,
         num_rows: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(config, num_rows, dtype, device)
+        super().__init__(config, num_slots, num_rows, dtype, device)
         attending = [n for n, kind in enumerate(config.layer_types) if kind == "full_attention"]
-        self._place = {layer: place for place, layer in enumerate(attending)}
-        self._states = {
-            layer: new_delta_state(config, 1, dtype, device)
+        self.places = {layer: place for place, layer in enumerate(attending)}
+        self.states = {
+            layer: new_delta_state(config, num_slots, dtype, device)
             for layer, kind in enumerate(config.layer_types)
             if kind == "linear_attention"
         }
 
+    @property
+    def num_bytes(self) -> int:
+        states = self.states.values()
+        return super().num_bytes + sum(state.num_bytes for state in states)
+
+    def view(self, slots: range) -> "HybridView":
+        return HybridView(self, slots)
+
+    def reset(self, slot: int) -> None:
+        super().reset(slot)
+        for state in self.states.values():
+            state.reset(slot)
+
+    def move(self, source: int, destination: int) -> None:
+        for state in self.states.values():
+            state.move(source, destination)
+        super().move(source, destination)
+
+
+class HybridView(CacheView):
+    def __init__(self, cache: HybridCache, slots: range) -> None:
+        super().__init__(cache, slots)
+        self._places_of_layers = cache.places
+        self._states = {layer: state.view(slots) for layer, state in cache.states.items()}
+
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        return super().append(self._place[layer], keys, values)
+        return super().append(self._places_of_layers[layer], keys, values)
 
     def delta_state(self, layer: int) -> DeltaState:
         return self._states[layer]
 
-    def roll_back(self, length: int) -> None:
-        num_dropped = self.length - length
-        num_pending = min((state.num_pending for state in self._states.values()), default=0)
-        if self._states and num_dropped > num_pending:
+    def commit(self, num_rows: Sequence[int]) -> None:
+        num_new = self.num_new
+        can_choose = all(state.num_pending == num_new for state in self._states.values())
+        if not can_choose and any(count != num_new for count in num_rows):
             raise IndexError(
-                f"cannot roll back to {length}: of the {self.length} rows held, the last "
-                f"{num_pending} can be taken back"
+                f"{tuple(num_rows)} rows cannot stay: the recurrent states contain all {num_new}"
             )
-        super().roll_back(length)
+        super().commit(num_rows)
         for state in self._states.values():
-            state.keep(state.num_pending - num_dropped)
-
-    def reset(self) -> None:
-        super().reset()
-        for state in self._states.values():
-            state.reset()
+            state.keep(num_rows)
 
 
 def new_delta_state(
@@ -128,67 +233,102 @@ def new_delta_state(
     )
 
 
-class ContextRing:
-    """Keys and values of the last window - 1 context tokens, all that a block can ever see.
+@dataclass(frozen=True, kw_only=True)
+class RingPlaces:
+    """Tokens of several sequences in one row, and where they belong; each field: [tokens]."""
+
+    sequences: Tensor  # which of the pass's sequences a token is from
+    rows: Tensor  # which of that sequence's new rows it is
+    slots: Tensor
+    positions: Tensor  # absolute
+
+
+NOWHERE = -(1 << 40)  # the position of a row that holds nothing: too far away for any window
+
+
+class ContextRings:
+    """Keys and values of each sequence's last window - 1 tokens, all that a block can ever see.
 
     Rows lie at their position modulo the ring's size, in any order in time: rotary positions are
     already in the keys, and `positions` says where each row belongs.
     """
 
     def __init__(
-        self, config: DrafterConfig, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        config: DrafterConfig,
+        num_slots: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.num_rows = config.sliding_window - 1
         shape = (
             config.num_hidden_layers,
-            1,  # batch
+            num_slots,
             config.num_key_value_heads,
             self.num_rows,
             config.head_dim,
         )
-        self._keys = torch.empty(shape, dtype=dtype, device=device)
-        self._values = torch.empty(shape, dtype=dtype, device=device)
-        self._positions = torch.empty(self.num_rows, dtype=torch.int64, device=device)
-        self.num_tokens = 0  # ever appended; also the position of the next token, the anchor
-
-    def append(self, keys: Tensor, values: Tensor, first_position: int) -> None:
-        """keys, values: [layers, 1, key-value heads, tokens, head_dim] of tokens in a row.
-
-        Positions may be passed over only when the ring would have lost them again by the end:
-        of a long prompt, give the last `num_rows` tokens.
-        """
-        num_new = keys.shape[-2]
-        end = first_position + num_new
-        skipped = first_position != self.num_tokens
-        if num_new > self.num_rows or (skipped and num_new < self.num_rows):
-            raise IndexError(
-                f"{num_new} tokens from {first_position} on do not follow the "
-                f"{self.num_tokens} before them in a ring of {self.num_rows}"
-            )
-        positions = torch.arange(first_position, end, device=self._positions.device)
-        slots = positions % self.num_rows
-        self._keys[:, :, :, slots] = keys
-        self._values[:, :, :, slots] = values
-        self._positions[slots] = positions
-        self.num_tokens = end
-
-    def reset(self) -> None:
-        self.num_tokens = 0
+        self._keys = torch.zeros(shape, dtype=dtype, device=device)
+        self._values = torch.zeros(shape, dtype=dtype, device=device)
+        self._positions = torch.full((num_slots, self.num_rows), NOWHERE, device=device)
+        # Tokens ever appended to each; also the position of its next token, the anchor.
+        self.num_tokens = [0] * num_slots
 
     @property
-    def keys(self) -> Tensor:
-        """[layers, 1, key-value heads, tokens held, head_dim]."""
-        return self._keys[:, :, :, : self.num_held]
+    def num_bytes(self) -> int:
+        return self._keys.nbytes + self._values.nbytes + self._positions.nbytes
 
-    @property
-    def values(self) -> Tensor:
-        return self._values[:, :, :, : self.num_held]
+    def extend(self, slots: range, num_new: Sequence[int]) -> "RingPlaces":
+        """Make room for the next tokens of each sequence: of more than a ring holds, the last."""
+        rows, positions = [], []
+        for index, (slot, count) in enumerate(zip(slots, num_new, strict=True)):
+            first = self.num_tokens[slot]
+            kept = range(max(0, count - self.num_rows), count)
+            rows += [(index, row) for row in kept]
+            positions += [first + row for row in kept]
+            self.num_tokens[slot] = first + count
+        device = self._keys.device
+        sequences, numbers = torch.tensor(rows, device=device).T
+        return RingPlaces(
+            sequences=sequences,
+            rows=numbers,
+            slots=slots.start + sequences,
+            positions=torch.tensor(positions, device=device),
+        )
 
-    @property
-    def positions(self) -> Tensor:
-        """[tokens held]: the absolute position of each row."""
-        return self._positions[: self.num_held]
+    def write(self, places: "RingPlaces", keys: Tensor, values: Tensor) -> None:
+        """keys, values: [layers, key-value heads, tokens, head_dim] of the tokens with places."""
+        rows = places.positions % self.num_rows
+        self._keys[:, places.slots, :, rows] = keys.permute(2, 0, 1, 3)
+        self._values[:, places.slots, :, rows] = values.permute(2, 0, 1, 3)
+        self._positions[places.slots, rows] = places.positions
 
-    @property
-    def num_held(self) -> int:
-        return min(self.num_tokens, self.num_rows)
+    def reset(self, slot: int) -> None:
+        # Values too: a shorter ring is read beyond its end, and zero times NaN would be NaN.
+        for rows in (self._keys, self._values):
+            rows[:, slot] = 0
+        self._positions[slot] = NOWHERE
+        self.num_tokens[slot] = 0
+
+    def move(self, source: int, destination: int) -> None:
+        """Put a sequence's ring into another slot; the slot it leaves is empty."""
+        for rows in (self._keys, self._values):
+            rows[:, destination] = rows[:, source]
+        self._positions[destination] = self._positions[source]
+        self.num_tokens[destination] = self.num_tokens[source]
+        self.reset(source)
+
+    def keys(self, slots: range) -> Tensor:
+        """[layers, batch, key-value heads, tokens held, head_dim]."""
+        return self._keys[:, slots.start : slots.stop, :, : self.num_held(slots)]
+
+    def values(self, slots: range) -> Tensor:
+        return self._values[:, slots.start : slots.stop, :, : self.num_held(slots)]
+
+    def positions(self, slots: range) -> Tensor:
+        """[batch, tokens held]: the absolute position of each row, or NOWHERE."""
+        return self._positions[slots.start : slots.stop, : self.num_held(slots)]
+
+    def num_held(self, slots: range) -> int:
+        """Rows of the longest ring among them."""
+        return min(max(self.num_tokens[slots.start : slots.stop]), self.num_rows)

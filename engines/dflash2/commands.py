@@ -46,7 +46,7 @@ def serve_command(options: argparse.Namespace) -> int:
         if options.require_device:
             with DeviceOnly(_device(options.device)):
                 answer_once(engine)
-        scheduler = Scheduler(lambda request, queue_s: engine.generate(request, queue_s=queue_s))
+        scheduler = Scheduler(engine)
         facts = Facts(
             served_name=options.served_name or options.model.resolve().name,
             model_dir=options.model,

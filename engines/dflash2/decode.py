@@ -1,122 +1,149 @@
 """The decode loop: draft, verify, accept, commit. Plain decoding is the same loop, undrafted.
 
-Token ids in, rounds of token ids out. Every token is decided by the target; a drafter only makes
-several of them cheap to decide in one pass. Knows nothing of text, requests or time limits.
+A prompt is read in chunks; then each round moves every sequence of a batch on by what the target
+decided in one pass. Token ids in, rounds of token ids out. A drafter only makes several tokens
+cheap to decide at once. Knows nothing of text, requests or time limits, nor who joins and leaves
+(`batch`); a batch of one is decoded by the same functions.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from engines.dflash2.cache import KVCache
-from engines.dflash2.sampling import SamplingParams, accept, generators
-from engines.dflash2.selector import Draft
-from engines.dflash2.target import Target
+from engines.dflash2.cache import CacheView, KVCache
+from engines.dflash2.drafting import Committed, Draft, Drafter
+from engines.dflash2.sampling import Accepted, Generators, SamplingParams, accept_each, generators
+from engines.dflash2.selector import NonFiniteError
+from engines.dflash2.target import Target, TargetOutput
 
-PREFILL_CHUNK_TOKENS = 512  # bounds the attention mask and the features held at once
-
-
-class Drafter(Protocol):
-    """Whoever proposes tokens: DFlash 2, or a test that knows the answer.
-
-    What it remembers of a sequence lives in the context it makes, so one drafter serves many.
-    """
-
-    @property
-    def num_proposals(self) -> int:
-        """How many tokens each draft has, always."""
-
-    @property
-    def target_layer_ids(self) -> tuple[int, ...]:
-        """Which target layers' outputs it wants as features, at least one."""
-
-    def new_context(self) -> Any: ...
-
-    def append_context(self, features: Tensor, context: Any) -> None:
-        """features: [1, tokens, taps * hidden] of the next accepted tokens, never of rejected ones.
-
-        They are the drafter's to keep: no later pass writes into them.
-        """
-
-    def propose(
-        self, anchor: int, context: Any, *, temperature: float, generator: torch.Generator
-    ) -> Draft:
-        """Propose what follows the anchor, the newest token, whose features nobody has yet."""
+PREFILL_CHUNK_TOKENS = 512  # bounds the attention mask, the features held and what others wait
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One step of the loop. Drafted and accepted are counted before trimming, as vLLM does."""
+    """One sequence's part of a step. Drafted and accepted are counted before trimming, as by vLLM.
+
+    Times are those of the whole pass, which all of its sequences waited for.
+    """
 
     tokens: tuple[int, ...]  # emitted: accepted drafts, then the target's own token; trimmed
     num_drafted: int  # 0 in the prefill and in plain steps
     num_accepted: int
     num_trimmed: int  # decided, but behind a stop token or over max_tokens
     is_prefill: bool
-    draft_s: float  # taking in the last round's features and proposing; 0.0 without a drafter
+    draft_s: float  # proposing, and taking in what was accepted; 0.0 without a drafter
     verify_s: float  # the target's pass and its choices; in the prefill, all that was done
+    num_sharing: int  # sequences in the pass
     finish_reason: Literal["stop", "length"] | None  # None: there is more to come
+
+
+Outcome = Round | NonFiniteError  # an error: of this sequence, which cannot go on
 
 
 class LengthError(ValueError):
     """A request for more tokens than the cache has room for, or for none at all."""
 
 
-def generate(
+@dataclass(kw_only=True, eq=False)
+class Sequence:
+    """A prompt on its way to an answer. The functions below move it on; others only read it."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    noise: Generators
+    ending: "Ending"
+    num_read: int = 0  # of the prompt
+    started_at_s: float | None = None  # when its first chunk began; None: it waits
+    prefill_s: float = 0.0  # spent on its chunks so far
+    anchor: int = -1  # its newest token, which no pass has seen yet; none before the prefill's end
+
+    @property
+    def is_read(self) -> bool:
+        return self.num_read == len(self.prompt_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """The models, and the memory in which they keep the sequences of a batch, a slot for each."""
+
+    target: Target
+    drafter: Drafter | None
+    cache: KVCache
+    contexts: Any  # the drafter's
+    kv_len: int  # positions that a prompt and its answer may have together
+    clock: Callable[[], float]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.cache.num_bytes + (0 if self.drafter is None else self.contexts.num_bytes)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return () if self.drafter is None else self.drafter.target_layer_ids
+
+    def reset(self, slot: int) -> None:
+        self.cache.reset(slot)
+        if self.drafter is not None:
+            self.contexts.reset(slot)
+
+    def move(self, source: int, destination: int) -> None:
+        self.cache.move(source, destination)
+        if self.drafter is not None:
+            self.contexts.move(source, destination)
+
+
+def new_workspace(
     target: Target,
     drafter: Drafter | None,
-    prompt_ids: Sequence[int],
     *,
-    max_tokens: int,
-    sampling: SamplingParams,
-    stop_ids: frozenset[int],
+    num_slots: int,
     kv_len: int,
-    min_tokens: int = 0,
-    cache: KVCache | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Round]:
-    """Decode one sequence: first the prefill's round with one token, then a round per step.
-
-    Ends with a stop token, which is emitted and counted, after max_tokens, or when closed. Stop
-    tokens among the first min_tokens do not stop. Prompt and answer together must fit kv_len.
-    cache: memory to reuse, from `new_cache`; its content is forgotten.
-    """
-    check_fit(len(prompt_ids), max_tokens, kv_len)
-    if cache is not None and cache.num_rows < num_cache_rows(drafter, kv_len):
-        raise LengthError(
-            f"the cache has {cache.num_rows} rows and needs {num_cache_rows(drafter, kv_len)} for "
-            f"kv_len {kv_len} with this drafter; make it with new_cache"
-        )
-    return _decode(
-        target,
-        drafter,
-        prompt_ids,
-        sampling=sampling,
-        ending=_Ending(max_tokens=max_tokens, min_tokens=min_tokens, stop_ids=stop_ids),
-        cache=new_cache(target, drafter, kv_len) if cache is None else cache,
-        clock=clock,
-    )
-
-
-def new_cache(target: Target, drafter: Drafter | None, kv_len: int) -> KVCache:
-    """A cache for sequences of up to kv_len tokens."""
-    limit = target.config.max_position_embeddings
-    if not 1 <= kv_len <= limit:
-        raise LengthError(f"kv_len {kv_len} is not in 1..{limit}, the positions the target knows")
-    return target.new_cache(num_cache_rows(drafter, kv_len))
-
-
-def num_cache_rows(drafter: Drafter | None, kv_len: int) -> int:
-    """kv_len, and the rows of a last draft that may stick out past it.
+) -> Workspace:
+    """Memory for so many sequences of up to kv_len tokens.
 
     A drafter always proposes its whole block, near the end too, and the target verifies all of
     it. Rows are reserved for that, so that the same requests fit with and without drafting.
     """
-    return kv_len + (0 if drafter is None else drafter.num_proposals)
+    limit = target.config.max_position_embeddings
+    if not 1 <= kv_len <= limit:
+        raise LengthError(f"kv_len {kv_len} is not in 1..{limit}, the positions the target knows")
+    num_rows = kv_len + (0 if drafter is None else drafter.num_proposals)
+    return Workspace(
+        target=target,
+        drafter=drafter,
+        cache=target.new_cache(num_slots, num_rows),
+        contexts=None if drafter is None else drafter.new_contexts(num_slots, num_rows),
+        kv_len=kv_len,
+        clock=clock,
+    )
+
+
+def new_sequence(
+    work: Workspace,
+    prompt_ids: Iterable[int],
+    *,
+    max_tokens: int,
+    sampling: SamplingParams,
+    stop_ids: frozenset[int],
+    min_tokens: int = 0,
+) -> Sequence:
+    """A sequence that ends with a stop token, which is emitted and counted, or after max_tokens.
+
+    Stop tokens among the first min_tokens do not stop. Prompt and answer must fit kv_len.
+    """
+    prompt_ids = tuple(prompt_ids)
+    check_fit(len(prompt_ids), max_tokens, work.kv_len)
+    return Sequence(
+        prompt_ids=prompt_ids,
+        sampling=sampling,
+        noise=generators(sampling.seed, work.target.embedding_weight.device),
+        ending=Ending(max_tokens=max_tokens, min_tokens=min_tokens, stop_ids=stop_ids),
+    )
 
 
 def check_fit(num_prompt_tokens: int, max_tokens: int, kv_len: int) -> None:
@@ -132,86 +159,203 @@ def check_fit(num_prompt_tokens: int, max_tokens: int, kv_len: int) -> None:
         )
 
 
-@torch.inference_mode()
-def _decode(
+def generate(
     target: Target,
     drafter: Drafter | None,
-    prompt_ids: Sequence[int],
+    prompt_ids: Iterable[int],
     *,
-    sampling: SamplingParams,
-    ending: "_Ending",
-    cache: KVCache,
-    clock: Callable[[], float],
+    kv_len: int,
+    clock: Callable[[], float] = time.perf_counter,
+    **wishes: Any,
 ) -> Iterator[Round]:
-    device = target.embedding_weight.device
-    noise = generators(sampling.seed, device)
-    context = None if drafter is None else drafter.new_context()
-    taps = () if drafter is None else drafter.target_layer_ids
-    cache.reset()
+    """Decode one sequence alone: the prefill's round with one token, then a round per step.
 
-    # 1) Prefill: the prompt's features become context, its last row decides the first token.
-    started_at_s = clock()
-    ids = torch.tensor([list(prompt_ids)], device=device)
-    for chunk in ids.split(PREFILL_CHUNK_TOKENS, dim=1):
-        output = target(chunk, cache=cache, tap_layer_ids=taps)
-        if drafter is not None:
-            drafter.append_context(output.features, context)
-    anchor = accept(None, target.logits(output.hidden[0, -1:]), sampling, noise.target).next_token
-    tokens, finish_reason = ending.trim((anchor,))
-    yield Round(
+    wishes: as of `new_sequence`.
+    """
+    work = new_workspace(target, drafter, num_slots=1, kv_len=kv_len, clock=clock)
+    return rounds_alone(work, new_sequence(work, prompt_ids, **wishes))
+
+
+def rounds_alone(work: Workspace, sequence: Sequence) -> Iterator[Round]:
+    """A sequence from its prompt to its end, in slot 0 and without company."""
+    outcome: Outcome | None = None
+    while outcome is None:
+        outcome = read_chunk(work, sequence, slot=0)
+    while True:
+        if isinstance(outcome, NonFiniteError):
+            raise outcome
+        yield outcome
+        if outcome.finish_reason is not None:
+            return
+        (outcome,) = decode_round(work, [sequence])
+
+
+@torch.inference_mode()
+def read_chunk(work: Workspace, sequence: Sequence, slot: int) -> Outcome | None:
+    """Read the next chunk of a prompt into a slot; the last one decides the first token."""
+    started_at_s = work.clock()
+    slots = range(slot, slot + 1)
+    if sequence.num_read == 0:
+        work.reset(slot)
+        sequence.started_at_s = started_at_s
+    first, end = sequence.num_read, sequence.num_read + PREFILL_CHUNK_TOKENS
+    chunk = sequence.prompt_ids[first:end]
+    output = _pass(work, [chunk], view := work.cache.view(slots))
+    view.commit([len(chunk)])
+    sequence.num_read += len(chunk)
+
+    following = sequence.prompt_ids[first + 1 : end + 1]
+    if sequence.is_read:
+        (accepted,) = _accept(work, [sequence], [None], output.hidden[:, -1:])
+        if isinstance(accepted, NonFiniteError):
+            return accepted
+        sequence.anchor = accepted.next_token
+        following = (*following, sequence.anchor)
+    _tell_drafter(work, output, slots, [following])
+    sequence.prefill_s += work.clock() - started_at_s
+    if not sequence.is_read:
+        return None
+    tokens, finish_reason = sequence.ending.trim((sequence.anchor,))
+    return Round(
         tokens=tokens,
         num_drafted=0,
         num_accepted=0,
         num_trimmed=0,
         is_prefill=True,
         draft_s=0.0,
-        verify_s=clock() - started_at_s,
+        verify_s=sequence.prefill_s,
+        num_sharing=1,
         finish_reason=finish_reason,
     )
 
-    features: Tensor | None = None  # of the tokens committed since the last draft
-    while finish_reason is None:
-        # 2) Draft: the whole block in one pass of the drafter.
-        started_at_s = drafted_at_s = clock()
-        draft = None
-        if drafter is not None:
-            if features is not None:
-                drafter.append_context(features, context)
-            draft = drafter.propose(
-                anchor, context, temperature=sampling.temperature, generator=noise.drafts
-            )
-            drafted_at_s = clock()
 
-        # 3) Verify: one pass of the target over the anchor and all drafts.
-        drafted = () if draft is None else draft.tokens
-        mark = cache.mark()
-        ids = torch.tensor([[anchor, *drafted]], device=device)
-        output = target(ids, cache=cache, tap_layer_ids=taps)
+@torch.inference_mode()
+def decode_round(
+    work: Workspace, sequences: list[Sequence], *, drafting: bool = True
+) -> list[Outcome]:
+    """One step of every sequence; sequences[i] lies in slot i and its prompt has been read."""
+    slots = range(len(sequences))
 
-        # 4) Accept: a prefix of the drafts, then one token of the target's own.
-        accepted = accept(draft, target.logits(output.hidden[0]), sampling, noise.target)
-        decided = (*drafted[: accepted.num_accepted], accepted.next_token)
+    # 1) Draft: all blocks in one pass of the drafter.
+    started_at_s = work.clock()
+    drafts = _propose(work, sequences, slots) if drafting else [None] * len(sequences)
+    drafted = [() if draft is None else draft.tokens for draft in drafts]
+    drafted_at_s = work.clock()
 
-        # 5) Commit: forget the rejected rows; the target's own token is the next anchor.
-        num_kept = 1 + accepted.num_accepted
-        cache.roll_back(mark + num_kept)
-        features = None if output.features is None else output.features[:, :num_kept]
-        anchor = accepted.next_token
-        tokens, finish_reason = ending.trim(decided)
-        yield Round(
-            tokens=tokens,
-            num_drafted=len(drafted),
-            num_accepted=accepted.num_accepted,
-            num_trimmed=len(decided) - len(tokens),
-            is_prefill=False,
-            draft_s=drafted_at_s - started_at_s,
-            verify_s=clock() - drafted_at_s,
-            finish_reason=finish_reason,
+    # 2) Verify: one pass of the target over every anchor and its drafts.
+    rows = [(each.anchor, *tokens) for each, tokens in zip(sequences, drafted, strict=True)]
+    output = _pass(work, rows, view := work.cache.view(slots))
+
+    # 3) Accept: of each, a prefix of the drafts, then one token of the target's own.
+    accepted = _accept(work, sequences, drafts, output.hidden)
+    decided = [_decided(*each) for each in zip(drafted, accepted, strict=True)]
+
+    # 4) Commit: rejected rows never happened; the target's own token is the next anchor.
+    view.commit([len(tokens) for tokens in decided])
+    for sequence, tokens in zip(sequences, decided, strict=True):
+        sequence.anchor = tokens[-1]
+    verified_at_s = work.clock()
+
+    # 5) What stays is what the drafter will look at.
+    _tell_drafter(work, output, slots, decided)
+    told_at_s = work.clock()
+    draft_s = (drafted_at_s - started_at_s) + (told_at_s - verified_at_s)
+    return [
+        result
+        if isinstance(result, NonFiniteError)
+        else _round(
+            sequence,
+            decided=tokens,
+            num_drafted=len(rows[0]) - 1,
+            draft_s=0.0 if work.drafter is None else draft_s,
+            verify_s=verified_at_s - drafted_at_s,
+            num_sharing=len(sequences),
         )
+        for sequence, tokens, result in zip(sequences, decided, accepted, strict=True)
+    ]
+
+
+def _propose(work: Workspace, sequences: list[Sequence], slots: range) -> list[Draft | None]:
+    if work.drafter is None:
+        return [None] * len(sequences)
+    return [
+        *work.drafter.propose(
+            [each.anchor for each in sequences],
+            work.contexts,
+            slots,
+            temperatures=[each.sampling.temperature for each in sequences],
+            generators=[each.noise.drafts for each in sequences],
+        )
+    ]
+
+
+def _pass(work: Workspace, rows: list[tuple[int, ...]], view: CacheView) -> TargetOutput:
+    """rows: of each sequence, equally many."""
+    ids = torch.tensor(rows, device=work.target.embedding_weight.device)
+    return work.target(ids, cache=view, tap_layer_ids=work.taps)
+
+
+def _accept(
+    work: Workspace, sequences: list[Sequence], drafts: list[Draft | None], hidden: Tensor
+) -> list[Accepted | NonFiniteError]:
+    return accept_each(
+        drafts,
+        work.target.logits(hidden),
+        [each.sampling for each in sequences],
+        [each.noise.target for each in sequences],
+    )
+
+
+def _decided(drafted: tuple[int, ...], accepted: Accepted | NonFiniteError) -> tuple[int, ...]:
+    """The tokens behind the anchor; of a sequence that failed, one that nobody will see."""
+    if isinstance(accepted, NonFiniteError):
+        return (0,)
+    return (*drafted[: accepted.num_accepted], accepted.next_token)
+
+
+def _tell_drafter(
+    work: Workspace, output: TargetOutput, slots: range, decided: list[tuple[int, ...]]
+) -> None:
+    """decided: of each sequence, the token behind each row that stays."""
+    if work.drafter is None:
+        return
+    num_rows = tuple(len(tokens) for tokens in decided)
+    length = output.hidden.shape[1]
+    padded = [(*tokens, *(0,) * (length - len(tokens))) for tokens in decided]
+    committed = Committed(
+        hidden=output.hidden,
+        features=output.features,
+        num_rows=num_rows,
+        next_tokens=torch.tensor(padded, device=output.hidden.device),
+    )
+    work.drafter.append_context(committed, work.contexts, slots)
+
+
+def _round(
+    sequence: Sequence,
+    *,
+    decided: tuple[int, ...],
+    num_drafted: int,
+    draft_s: float,
+    verify_s: float,
+    num_sharing: int,
+) -> Round:
+    tokens, finish_reason = sequence.ending.trim(decided)
+    return Round(
+        tokens=tokens,
+        num_drafted=num_drafted,
+        num_accepted=len(decided) - 1,
+        num_trimmed=len(decided) - len(tokens),
+        is_prefill=False,
+        draft_s=draft_s,
+        verify_s=verify_s,
+        num_sharing=num_sharing,
+        finish_reason=finish_reason,
+    )
 
 
 @dataclass(kw_only=True)
-class _Ending:
+class Ending:
     """When a sequence ends, and how much of its last round belongs to it."""
 
     max_tokens: int

@@ -10,6 +10,7 @@ All are in at least float32: q, k: [batch, heads, rows, key_dim], v: [batch, hea
 value_dim], beta, g: [batch, heads, rows]; S: [batch, heads, key_dim, value_dim].
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -127,10 +128,10 @@ class _Pending:
 
 
 class DeltaState:
-    """What one layer remembers of a sequence: S, and the last rows its convolution looks back at.
+    """What one layer remembers of sequences: S, and the last rows its convolution looks back at.
 
-    `pending` rows, those of the last pass, can be taken back. They enter S when somebody says how
-    many of them stay, or when the next pass begins.
+    `pending` rows, those of the last pass, are on probation. They enter S when somebody says how
+    many of them stay.
     """
 
     def __init__(self, S: Tensor, convolved: Tensor) -> None:
@@ -143,9 +144,18 @@ class DeltaState:
     def num_pending(self) -> int:
         return 0 if self._pending is None else self._pending.chunk.num_rows
 
+    @property
+    def num_bytes(self) -> int:
+        return self.S.nbytes + self.convolved.nbytes
+
+    def view(self, slots: range) -> "DeltaState":
+        """The state of neighbouring sequences, in the same memory."""
+        part = slice(slots.start, slots.stop)
+        return DeltaState(self.S[part], self.convolved[part])
+
     def extend(self, rows: Tensor) -> Tensor:
         """Begin a pass: rows [batch, length, channels], with those before them in front."""
-        self.keep(self.num_pending)
+        assert self._pending is None, "nobody said how many rows of the last pass stay"
         return torch.cat((self.convolved, rows), 1)
 
     def finish(self, convolved: Tensor, chunk: Chunk | None) -> None:
@@ -155,15 +165,21 @@ class DeltaState:
         else:
             self._pending = _Pending(chunk=chunk, convolved=convolved)
 
-    def keep(self, num_rows: int) -> None:
-        """Of the pending rows, the first so many happened; the others never did."""
-        if self._pending is not None:
-            chunk, convolved = self._pending.chunk, self._pending.convolved
-            fold(chunk, self.S, torch.full((len(self.S),), num_rows, device=self.S.device))
-            self.convolved.copy_(convolved[:, num_rows : num_rows + self.convolved.shape[1]])
-            self._pending = None
-
-    def reset(self) -> None:
-        self.S.zero_()
-        self.convolved.zero_()
+    def keep(self, num_rows: Sequence[int]) -> None:
+        """Of each sequence's pending rows, the first so many happened; the others never did."""
+        if self._pending is None:
+            return
+        chunk, convolved = self._pending.chunk, self._pending.convolved
+        count = torch.tensor(num_rows, device=self.S.device)
+        fold(chunk, self.S, count)
+        last = count.unsqueeze(1) + torch.arange(self.convolved.shape[1], device=count.device)
+        self.convolved.copy_(convolved[torch.arange(len(count)).unsqueeze(1), last])
         self._pending = None
+
+    def reset(self, slot: int) -> None:
+        self.S[slot] = 0
+        self.convolved[slot] = 0
+
+    def move(self, source: int, destination: int) -> None:
+        self.S[destination] = self.S[source]
+        self.convolved[destination] = self.convolved[source]

@@ -4,14 +4,17 @@ Knows nothing of verification. It has neither embedding nor head; both are the t
 context is the accepted tokens' features, projected to keys and values once and never changed.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from engines.dflash2.attention import Attention, additive_mask, sees_window
-from engines.dflash2.cache import ContextRing
+from engines.dflash2.cache import ContextRings
 from engines.dflash2.config import MAX_BLOCK_SIZE, DrafterConfig
+from engines.dflash2.drafting import Committed, Draft
 from engines.dflash2.layers import MLP, GroupedDynamicConv, RMSNorm, Rotary, convolve
-from engines.dflash2.selector import CandidateSelector, Draft
+from engines.dflash2.selector import CandidateSelector
 from engines.dflash2.target import Target
 
 
@@ -86,9 +89,9 @@ class DFlash2DraftModel(nn.Module):
     def context(self, features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Project target features to the keys and values that blocks will look at.
 
-        features: [batch, tokens, taps * hidden]; positions: [tokens], absolute
-        -> keys, values: [layers, batch, key-value heads, tokens, head_dim]. One projection is
-        shared by all layers; it passes no layer norm, convolution or MLP.
+        features: [batch, tokens, taps * hidden]; positions: [tokens], absolute -> keys, values:
+        [layers, batch, key-value heads, tokens, head_dim]. One projection is shared by all layers;
+        it passes no layer norm, convolution or MLP.
         """
         x = self.hidden_norm(self.fc(features))
         rotation = self.rotary(positions, x.dtype)
@@ -106,8 +109,8 @@ class DFlash2DraftModel(nn.Module):
         """Run blocks of embedded [anchor, mask, mask, ...] and return their final-normed rows.
 
         x: [batch, block, hidden]; positions: [block] or [batch, block]; mask: additive,
-        [block, context + block] or [batch, 1, block, context + block]; context_*: as `context`
-        makes them. No block sees another.
+        [block, context + block] or [batch, 1, block, context + block]; context_*: [layers, batch,
+        key-value heads, context, head_dim]. No block sees another.
         """
         rotation = self.rotary(positions, x.dtype)
         for layer, keys, values in zip(self.layers, context_keys, context_values, strict=True):
@@ -116,10 +119,7 @@ class DFlash2DraftModel(nn.Module):
 
 
 class DFlash2Drafter:
-    """A draft model with the embedding and head of its target. One sequence at a time.
-
-    All that a sequence needs to remember is the ring that `new_context` makes.
-    """
+    """A draft model with the embedding and head of its target: see `drafting.Drafter`."""
 
     def __init__(
         self,
@@ -146,50 +146,56 @@ class DFlash2Drafter:
         """What it computes in: a Q8 drafter in float32, whatever its target computes in."""
         return self.model.norm.weight.dtype
 
-    def new_context(self) -> ContextRing:
-        return ContextRing(self.config, self.dtype, self.model.norm.weight.device)
+    def new_contexts(self, num_slots: int, num_rows: int) -> ContextRings:
+        """Rings, which hold a window of any sequence, however many rows it has."""
+        return ContextRings(self.config, num_slots, self.dtype, self.model.norm.weight.device)
 
-    def append_context(self, features: Tensor, context: ContextRing) -> None:
-        """Take in the features of the next accepted tokens: [1, tokens, taps * hidden]."""
-        num_tokens = features.shape[-2]
-        end = context.num_tokens + num_tokens
-        first = max(context.num_tokens, end - context.num_rows)
-        positions = torch.arange(first, end, device=features.device)
-        features = features[:, num_tokens - len(positions) :].to(self.dtype)
-        context.append(*self.model.context(features, positions), first)
+    def append_context(self, committed: Committed, contexts: ContextRings, slots: range) -> None:
+        """Project the features of all sequences' new tokens, one behind the other, in one pass."""
+        assert committed.features is not None, "a target taps what the drafter asks for"
+        places = contexts.extend(slots, committed.num_rows)
+        features = committed.features[places.sequences, places.rows].to(self.dtype)
+        keys, values = self.model.context(features.unsqueeze(0), places.positions)
+        contexts.write(places, keys[:, 0], values[:, 0])
 
     def propose(
         self,
-        anchor: int,
-        context: ContextRing,
+        anchors: Sequence[int],
+        contexts: ContextRings,
+        slots: range,
         *,
-        temperature: float,
-        generator: torch.Generator | None,
-    ) -> Draft:
-        """Propose the tokens after the anchor, which stands right after the context."""
-        hidden = self.hidden(anchor, context)[0, 1 : self.num_proposals + 1]
+        temperatures: Sequence[float],
+        generators: Sequence[torch.Generator | None],
+    ) -> list[Draft]:
+        """Propose the tokens after each anchor, which stands right after its sequence's context."""
+        hidden = self.hidden(anchors, contexts, slots)[:, 1 : self.num_proposals + 1]
         return self.model.candidate_selector.select(
-            self.logits(hidden), hidden, anchor, temperature=temperature, generator=generator
+            self.logits(hidden),
+            hidden,
+            torch.tensor(anchors, device=hidden.device),
+            temperatures=temperatures,
+            generators=generators,
         )
 
-    def hidden(self, anchor: int, context: ContextRing) -> Tensor:
-        """The rows of one pass, [1, block, hidden]: always the whole block that was trained.
+    def hidden(self, anchors: Sequence[int], contexts: ContextRings, slots: range) -> Tensor:
+        """The rows of one pass, [batch, block, hidden]: always the whole block that was trained.
 
         Rows look at each other in both directions, so a narrower block would give other rows.
         """
         device = self.target.embedding_weight.device
         masks = [self.config.mask_token_id] * (self.config.block_size - 1)
-        ids = torch.tensor([[anchor, *masks]], device=device)
+        ids = torch.tensor([[anchor, *masks] for anchor in anchors], device=device)
         # Bare rows of the table: a scale of the target's own would not belong to the drafter.
         x = self.target.embedding_weight[ids].to(self.dtype) * self.config.input_embedding_scale
-        positions = torch.arange(
-            context.num_tokens, context.num_tokens + self.config.block_size, device=device
-        )
+        num_before = torch.tensor([contexts.num_tokens[slot] for slot in slots], device=device)
+        positions = num_before.unsqueeze(1) + torch.arange(self.config.block_size, device=device)
         visible = sees_window(
-            positions, torch.cat((context.positions, positions)), self.config.sliding_window
+            positions,
+            torch.cat((contexts.positions(slots), positions), 1),
+            self.config.sliding_window,
         )
-        mask = additive_mask(visible, x.dtype)
-        return self.model(x, positions, mask, context.keys, context.values)
+        mask = additive_mask(visible, x.dtype).unsqueeze(1)
+        return self.model(x, positions, mask, contexts.keys(slots), contexts.values(slots))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The target's head, scaled and capped as the drafter's config says."""

@@ -1,7 +1,7 @@
-"""One request from token ids to text: runs the decode loop, cuts at stops, keeps the books.
+"""From requests to text: feeds the batch, cuts answers at their stops, keeps the books.
 
-Knows the tokenizer and the decode loop's rounds; knows nothing about HTTP, queues or what the
-models compute. A round's tokens stay together: one round, one `Piece`.
+Knows the tokenizer and the batch's rounds; knows nothing about HTTP, queues or what the models
+compute. A round's tokens stay together: one round of a sequence, one `Piece`.
 """
 
 from __future__ import annotations
@@ -9,30 +9,49 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
+from torch import nn
 
+from engines.dflash2.batch import Batch
 from engines.dflash2.config import ModelError, load_target_config
-from engines.dflash2.decode import Round, generate, new_cache
+from engines.dflash2.decode import Outcome, Round, new_workspace
 from engines.dflash2.metrics import Ledger, prefill_entry, round_entry, timings
 from engines.dflash2.sampling import SamplingParams
+from engines.dflash2.selector import NonFiniteError
 from engines.dflash2.tokenizer import StreamDecoder, Tokenizer, load_stop_ids, load_tokenizer
 from engines.dflash2.weights import load_drafter, load_target
 
 DEFAULT_KV_LEN = 4096
+DEFAULT_MAX_CONCURRENT_REQUESTS = 16
 
 FinishReason = Literal["stop", "length"]
 
 
-class DecodeLoop(Protocol):
-    """`decode.generate` with its models filled in: the prefill's round first, then one per step."""
+class Started(Protocol):
+    """A sequence of the loop, as far as the engine looks at it."""
 
-    def __call__(
+    @property
+    def started_at_s(self) -> float | None:
+        """When the first chunk of its prompt began."""
+
+
+class DecodeLoop(Protocol):
+    """`batch.Batch`, or a script in its place."""
+
+    @property
+    def num_slots(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    @property
+    def num_used_positions(self) -> int: ...
+
+    def add(
         self,
         prompt_ids: tuple[int, ...],
         *,
@@ -40,8 +59,11 @@ class DecodeLoop(Protocol):
         min_tokens: int,
         sampling: SamplingParams,
         stop_ids: frozenset[int],
-        kv_len: int,
-    ) -> Generator[Round, None, None]: ...
+    ) -> Started: ...
+
+    def remove(self, sequence: Any) -> None: ...
+
+    def step(self) -> list[tuple[Any, Outcome]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +74,15 @@ class GenerationRequest:
     sampling: SamplingParams
     stop: tuple[str, ...]
     ignore_eos: bool
+    stop_token_ids: frozenset[int] = frozenset()  # these stop whatever ignore_eos says
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """What one round adds to the answer; the text may be empty where it has to be held back."""
+    """What one round adds to the answer; the text may be empty where it has to be held back.
+
+    entry: for the process's books, where the time of a pass is divided among its sequences.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -140,81 +166,160 @@ class AnswerText:
         return rest + self._stop_text.finish()
 
 
+@dataclass(kw_only=True, eq=False)
+class Answer:
+    """One request that is being answered. Times are the engine's clock's."""
+
+    request: GenerationRequest
+    text: AnswerText
+    sequence: Started
+    queued_at_s: float
+    compilations_before: int
+    ledger: Ledger = field(default_factory=Ledger)  # its own: it waited for the whole of each pass
+    first_at_s: float = 0.0  # when its first token came
+    last_at_s: float = 0.0
+
+
 class Engine:
-    """The loaded pair with its tokenizer and limits; `generate` decodes one request at a time."""
+    """The loaded models with their tokenizer and limits; answers several requests at a time.
+
+    `start` takes a request in, each `step` moves some or all of them on, `abandon` forgets one.
+    """
 
     def __init__(
         self,
         *,
-        decode: DecodeLoop,
+        loop: DecodeLoop,
         tokenizer: Tokenizer,
         stop_ids: frozenset[int],
         kv_len: int,
         vocab_size: int,
         depth: int | None,
         block_size: int | None,
+        draft_until_batch: int | None = None,
+        weights_bytes: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._decode = decode
+        self._loop = loop
         self.tokenizer = tokenizer
         self.stop_ids = stop_ids
         self.kv_len = kv_len
         self.vocab_size = vocab_size
         self.depth = depth  # proposals per round; None without a drafter
         self.block_size = block_size
+        self.draft_until_batch = draft_until_batch
+        self.weights_bytes = weights_bytes  # of target and drafter in memory; None: not known
         self._clock = clock
+        self._answers: dict[Started, Answer] = {}
 
-    def generate(
-        self, request: GenerationRequest, *, queue_s: float = 0.0
-    ) -> Generator[Piece | Finished, None, None]:
-        """The answer's pieces as they come, then how it ended; closing it ends the decoding."""
-        answer = AnswerText(request, self.tokenizer.stream_decoder())
-        compilations_before = kernel_compilations()
-        ledger, decode_s = Ledger(), 0.0
-        started_at_s = first_at_s = self._clock()
-        with closing(self._rounds(request)) as rounds:
-            for round_ in rounds:
-                now_s = self._clock()
-                token_ids, text = answer.take(round_)
-                if round_.is_prefill:
-                    first_at_s = now_s
-                    entry = _prefill_entry(request, round_, prefill_s=now_s - started_at_s)
-                else:
-                    entry = _round_entry(round_, num_kept=len(token_ids))
-                ledger, decode_s = ledger + entry, now_s - first_at_s
-                yield Piece(text=text, token_ids=token_ids, entry=entry)
-                if answer.finish_reason is not None:
-                    break
-        if answer.finish_reason is None:
-            raise RuntimeError("the decode loop ended without a finish reason")
-        yield Finished(
-            finish_reason=answer.finish_reason,
-            timings=timings(
-                ledger,
-                queue_s=queue_s,
-                decode_s=decode_s,
-                depth=self.depth,
-                block_size=self.block_size,
-                kernel_compilations=kernel_compilations() - compilations_before,
-            ),
-        )
+    @property
+    def max_concurrent_requests(self) -> int:
+        return self._loop.num_slots
 
-    def _rounds(self, request: GenerationRequest) -> Generator[Round, None, None]:
-        return self._decode(
+    @property
+    def kv_bytes(self) -> int:
+        """Memory of everything that is remembered of sequences, taken at the start."""
+        return self._loop.num_bytes
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return self.max_concurrent_requests * self.kv_len
+
+    @property
+    def kv_used_tokens(self) -> int:
+        """Positions that the requests hold now; may be asked by any thread."""
+        return self._loop.num_used_positions
+
+    def start(self, request: GenerationRequest, *, queued_at_s: float | None = None) -> Answer:
+        """Take a request in; it must have a slot, see `max_concurrent_requests`."""
+        stop_ids = frozenset() if request.ignore_eos else self.stop_ids
+        sequence = self._loop.add(
             request.prompt_ids,
             max_tokens=request.max_tokens,
             min_tokens=request.min_tokens,
             sampling=request.sampling,
-            stop_ids=frozenset() if request.ignore_eos else self.stop_ids,
-            kv_len=self.kv_len,
+            stop_ids=stop_ids | request.stop_token_ids,
+        )
+        answer = Answer(
+            request=request,
+            text=AnswerText(request, self.tokenizer.stream_decoder()),
+            sequence=sequence,
+            queued_at_s=self._clock() if queued_at_s is None else queued_at_s,
+            compilations_before=kernel_compilations(),
+        )
+        self._answers[sequence] = answer
+        return answer
+
+    def abandon(self, answer: Answer) -> None:
+        """Forget a request that has not ended; its slot is free at once."""
+        del self._answers[answer.sequence]
+        self._loop.remove(answer.sequence)
+
+    def step(self) -> list[tuple[Answer, Piece | Finished | NonFiniteError]]:
+        """One pass, and what came of it: a piece of an answer, its end after the last, an error."""
+        found: list[tuple[Answer, Piece | Finished | NonFiniteError]] = []
+        for sequence, outcome in self._loop.step():
+            answer = self._answers[sequence]
+            if isinstance(outcome, NonFiniteError):
+                del self._answers[sequence]
+                found.append((answer, outcome))
+                continue
+            found.append((answer, self._take(answer, outcome)))
+            if answer.text.finish_reason is not None:
+                del self._answers[sequence]
+                if outcome.finish_reason is None:  # a stop string, of which the loop knows nothing
+                    self._loop.remove(sequence)
+                found.append((answer, self._finished(answer, answer.text.finish_reason)))
+        return found
+
+    def generate(self, request: GenerationRequest) -> Generator[Piece | Finished, None, None]:
+        """One request alone: its pieces as they come, then how it ended."""
+        answer = self.start(request)
+        try:
+            while answer.sequence in self._answers:
+                for _, item in self.step():
+                    if isinstance(item, NonFiniteError):
+                        raise item
+                    yield item
+        finally:
+            if answer.sequence in self._answers:
+                self.abandon(answer)
+
+    def _take(self, answer: Answer, round_: Round) -> Piece:
+        token_ids, text = answer.text.take(round_)
+        now_s = self._clock()
+        answer.last_at_s = now_s
+        if round_.is_prefill:
+            assert answer.sequence.started_at_s is not None
+            answer.first_at_s = now_s
+            entry = _prefill_entry(answer.request, round_)
+            own = replace(entry, prefill_s=now_s - answer.sequence.started_at_s)
+        else:
+            own = _round_entry(round_, num_kept=len(token_ids))
+            entry = own.shared_by(round_.num_sharing)
+        answer.ledger += own
+        return Piece(text=text, token_ids=token_ids, entry=entry)
+
+    def _finished(self, answer: Answer, finish_reason: FinishReason) -> Finished:
+        assert answer.sequence.started_at_s is not None
+        return Finished(
+            finish_reason=finish_reason,
+            timings=timings(
+                answer.ledger,
+                queue_s=answer.sequence.started_at_s - answer.queued_at_s,
+                decode_s=answer.last_at_s - answer.first_at_s,
+                depth=self.depth,
+                block_size=self.block_size,
+                kernel_compilations=kernel_compilations() - answer.compilations_before,
+            ),
         )
 
 
-def _prefill_entry(request: GenerationRequest, round_: Round, *, prefill_s: float) -> Ledger:
+def _prefill_entry(request: GenerationRequest, round_: Round) -> Ledger:
     return prefill_entry(
         num_prompt_tokens=len(request.prompt_ids),
         num_tokens=len(round_.tokens),
-        prefill_s=prefill_s,
+        prefill_s=round_.verify_s,
     )
 
 
@@ -225,7 +330,7 @@ def _round_entry(round_: Round, *, num_kept: int) -> Ledger:
         num_drafted=round_.num_drafted,
         num_accepted=round_.num_accepted,
         num_trimmed=round_.num_trimmed + len(round_.tokens) - num_kept,
-        draft_s=round_.draft_s or 0.0,
+        draft_s=round_.draft_s,
         verify_s=round_.verify_s,
     )
 
@@ -237,6 +342,8 @@ def load_engine(
     dtype: torch.dtype,
     kv_len: int | None,
     device: torch.device | str = "cpu",
+    max_concurrent_requests: int = DEFAULT_MAX_CONCURRENT_REQUESTS,
+    draft_until_batch: int | None = None,
 ) -> Engine:
     """The pair in the folders, ready to decode; kv_len None: as many positions as is modest."""
     config = load_target_config(model_dir)
@@ -245,16 +352,23 @@ def load_engine(
     _check_tokenizer(tokenizer, config.vocab_size, model_dir)
     target = load_target(model_dir, dtype, device=device)
     drafter = None if drafter_dir is None else load_drafter(drafter_dir, target, dtype)
+    # The memory for keys and values is taken once, so that no request can fail for want of it.
+    work = new_workspace(target, drafter, num_slots=max_concurrent_requests, kv_len=positions)
     return Engine(
-        # The memory for keys and values is taken once, so that no request can fail for want of it.
-        decode=partial(generate, target, drafter, cache=new_cache(target, drafter, positions)),
+        loop=Batch(work, draft_until_batch=draft_until_batch),
         tokenizer=tokenizer,
         stop_ids=stop_ids,
         kv_len=positions,
         vocab_size=config.vocab_size,
         depth=None if drafter is None else drafter.num_proposals,
         block_size=None if drafter is None else drafter.config.block_size,
+        draft_until_batch=draft_until_batch,
+        weights_bytes=_num_bytes(target) + (0 if drafter is None else _num_bytes(drafter.model)),
     )
+
+
+def _num_bytes(model: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in model.state_dict().values())
 
 
 def _check_tokenizer(tokenizer: Tokenizer, vocab_size: int, model_dir: Path) -> None:

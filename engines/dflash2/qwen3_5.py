@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engines.dflash2.cache import HybridCache, KVCache, new_delta_state
+from engines.dflash2.cache import CacheView, HybridCache, HybridView, new_delta_state
 from engines.dflash2.config import HybridTargetConfig
 from engines.dflash2.deltanet import DeltaState, causal_convolution, run_rows, unit
 from engines.dflash2.layers import GatedRMSNorm, OffsetRMSNorm, rotate
@@ -39,7 +39,7 @@ class GatedAttention(CausalAttention):
         x: Tensor,
         rotation: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: KVCache | None,
+        cache: CacheView | None,
         layer: int,
     ) -> Tensor:
         keys, values = self.remembered(x, rotation, cache, layer)
@@ -112,13 +112,13 @@ class DeltaNetLayer(DecoderLayer):
         x: Tensor,
         rotation: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: KVCache | None,
+        cache: CacheView | None,
         layer: int,
     ) -> Tensor:
         if cache is None:
             state = new_delta_state(self.config, len(x), x.dtype, x.device)
         else:
-            assert isinstance(cache, HybridCache)  # what new_cache makes
+            assert isinstance(cache, HybridView)  # of what new_cache makes
             state = cache.delta_state(layer)
         return self.linear_attn(x, state)
 
@@ -130,9 +130,9 @@ class Qwen3_5ForCausalLM(Target):  # noqa: N801 - the checkpoint's name
         layers = [_layer(config, kind) for kind in config.layer_types]
         super().__init__(config, Decoder(config, layers, OffsetRMSNorm))
 
-    def new_cache(self, num_rows: int) -> HybridCache:
+    def new_cache(self, num_slots: int, num_rows: int) -> HybridCache:
         weight = self.embedding_weight
-        return HybridCache(self.config, num_rows, weight.dtype, weight.device)
+        return HybridCache(self.config, num_slots, num_rows, weight.dtype, weight.device)
 
 
 def _layer(config: HybridTargetConfig, kind: str) -> DecoderLayer:

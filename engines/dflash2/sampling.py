@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.dflash2.selector import Draft, NonFiniteError
+from engines.dflash2.drafting import Draft
+from engines.dflash2.selector import NonFiniteError
 from engines.dflash2.top_k import top_candidates
 
 # Drafts must not share the verifier's noise, or acceptance is no longer independent of the draft
@@ -70,12 +71,42 @@ class Accepted:
     next_token: int  # the target's own: a correction, or the bonus where all were accepted
 
 
+def accept_each(
+    drafts: Sequence[Draft | None],
+    logits: Tensor,
+    samplings: Sequence[SamplingParams],
+    noise: Sequence[torch.Generator],
+) -> list[Accepted | NonFiniteError]:
+    """Decide a round for each sequence, by its own settings and with its own generator.
+
+    logits: [batch, k + 1, vocabulary], after the anchor and after each draft. A sequence whose
+    logits are not numbers gets an error; the others do not notice.
+    """
+    best, tokens = logits.max(-1)  # of equals the smaller id
+    is_broken = best.isnan().any(-1).tolist()
+    return [
+        NonFiniteError(
+            "the target's logits are not numbers; compute in float32 or bfloat16 and check its "
+            "weights (float16 overflows)"
+        )
+        if broken
+        else accept(draft, greedy, rows, sampling, generator)
+        for draft, greedy, rows, sampling, generator, broken in zip(
+            drafts, tokens.tolist(), logits, samplings, noise, is_broken, strict=True
+        )
+    ]
+
+
 def accept(
-    draft: Draft | None, logits: Tensor, sampling: SamplingParams, generator: torch.Generator
+    draft: Draft | None,
+    greedy: Sequence[int],
+    logits: Tensor,
+    sampling: SamplingParams,
+    generator: torch.Generator,
 ) -> Accepted:
-    """Decide the round. logits: [k + 1, vocabulary], after the anchor and after each draft."""
+    """Decide one sequence's round. greedy: [k + 1], the best of each row of logits."""
     if sampling.is_greedy:
-        return accept_greedy(() if draft is None else draft.tokens, greedy_tokens(logits))
+        return accept_greedy(() if draft is None else draft.tokens, greedy)
     p = target_probabilities(logits, sampling)
     if draft is None:
         return Accepted(num_accepted=0, next_token=draw(p[0], generator))
@@ -123,13 +154,6 @@ def residual(p: Tensor, candidates: Tensor, q: Tensor) -> Tensor:
     return rest / total if total > 0 else p
 
 
-def greedy_tokens(logits: Tensor) -> list[int]:
-    """The best token of each row of [rows, vocabulary]; the smaller id wins a tie."""
-    best, ids = logits.max(-1)
-    _refuse_nan(best)
-    return ids.tolist()
-
-
 def target_probabilities(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """What the target draws from: temperature, then top-k, softmax, top-p, and normalised again.
 
@@ -137,7 +161,6 @@ def target_probabilities(logits: Tensor, sampling: SamplingParams) -> Tensor:
     the tokens before which less than top_p of the mass lies, so the first always stays.
     """
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32)) / sampling.temperature
-    _refuse_nan(scores.amax(-1))
     if 0 < sampling.top_k < scores.shape[-1]:
         best, ids = top_candidates(scores, sampling.top_k)
         scores = torch.full_like(scores, -torch.inf).scatter_(-1, ids, best)
@@ -153,11 +176,3 @@ def target_probabilities(logits: Tensor, sampling: SamplingParams) -> Tensor:
 def draw(p: Tensor, generator: torch.Generator) -> int:
     """One token from [vocabulary]."""
     return int(p.multinomial(1, generator=generator))
-
-
-def _refuse_nan(best: Tensor) -> None:
-    if best.isnan().any():
-        raise NonFiniteError(
-            "the target's logits are not numbers; compute in float32 or bfloat16 and check its "
-            "weights (float16 overflows)"
-        )

@@ -5,21 +5,13 @@ to a candidate's own logit, how well it follows its predecessor, and walks from 
 Drafts are a proposal only; whatever happens here, the target decides.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from engines.dflash2.drafting import Draft
 from engines.dflash2.top_k import top_candidates
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """Proposed tokens, and the distribution each of them was drawn from."""
-
-    tokens: tuple[int, ...]
-    candidates: Tensor  # [k, c] token ids; a proposal is always one of its row's candidates
-    probabilities: Tensor  # [k, c], zero for every token that is no candidate
 
 
 class NonFiniteError(ArithmeticError):
@@ -38,42 +30,30 @@ class CandidateSelector(nn.Module):
         self,
         logits: Tensor,
         hidden: Tensor,
-        anchor: int,
+        anchors: Tensor,
         *,
-        temperature: float,
-        generator: torch.Generator | None,
-    ) -> Draft:
-        """Propose a token for each row. logits: [k, vocabulary]; hidden: [k, hidden].
+        temperatures: Sequence[float],
+        generators: Sequence[torch.Generator | None],
+    ) -> list[Draft]:
+        """Propose a token for each row of each sequence.
 
-        At temperature 0 the best candidate, else one drawn from softmax(scores / temperature).
+        logits: [batch, k, vocabulary]; hidden: [batch, k, hidden]; anchors: [batch].
         """
-        candidates, scores = self.lattice(logits, hidden, anchor)
-        if temperature == 0:
-            choices = scores.argmax(-1)  # the first of equals: the smaller id, see top_candidates
-            probabilities = torch.zeros_like(scores).scatter_(-1, choices.unsqueeze(-1), 1.0)
-        else:
-            probabilities = torch.softmax(scores / temperature, -1)
-            choices = probabilities.flatten(0, 1).multinomial(1, generator=generator)
-            choices = choices.view(scores.shape[:2])
-        path = walk(choices.tolist())
-        rows = torch.arange(len(path))
-        return Draft(
-            tokens=tuple(candidates[rows, torch.tensor(path)].tolist()),
-            candidates=candidates,
-            # The predecessor of a row is what the row before it chose; of the first, the anchor.
-            probabilities=probabilities[rows, torch.tensor([0, *path[:-1]])],
-        )
+        candidates, scores = self.lattice(logits, hidden, anchors)
+        each = zip(candidates, scores, temperatures, generators, strict=True)
+        return [choose(*one) for one in each]
 
-    def lattice(self, logits: Tensor, hidden: Tensor, anchor: int) -> tuple[Tensor, Tensor]:
+    def lattice(self, logits: Tensor, hidden: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
         """Score every candidate after every candidate of the row before it.
 
-        -> candidates: [k, c]; scores: [k, c predecessors, c successors], in at least float32,
-        score = logit + sum over r of A[predecessor, r] * gate[r] * B[successor, r]. The first
-        row's predecessors are the anchor, c times.
+        -> candidates: [batch, k, c]; scores: [batch, k, c predecessors, c successors], in at least
+        float32, score = logit + sum over r of A[predecessor, r] * gate[r] * B[successor, r]. The
+        first row's predecessors are the anchor, c times.
         """
-        unary, candidates = top_candidates(logits, self.top_k)
-        predecessors = candidates.roll(1, 0)
-        predecessors[0] = anchor
+        found = top_candidates(logits.flatten(0, 1), self.top_k)
+        unary, candidates = (x.unflatten(0, logits.shape[:2]) for x in found)
+        predecessors = candidates.roll(1, 1)
+        predecessors[:, 0] = anchors.unsqueeze(1)
         scores = edge_scores(
             self.predecessor_codebook[predecessors],
             self.hidden_projection(hidden),
@@ -91,12 +71,36 @@ class CandidateSelector(nn.Module):
 def edge_scores(before: Tensor, gate: Tensor, after: Tensor, unary: Tensor) -> Tensor:
     """unary[j, n] + sum over r of before[j, m, r] * gate[j, r] * after[j, n, r].
 
-    before, after: [k, c, rank]; gate: [k, rank]; unary: [k, c] -> [k, c predecessors, c
-    successors], in at least float32.
+    before, after: [..., k, c, rank]; gate: [..., k, rank]; unary: [..., k, c] -> [..., k,
+    c predecessors, c successors], in at least float32.
     """
-    follows = (before * gate.unsqueeze(1)) @ after.transpose(1, 2)
+    follows = (before * gate.unsqueeze(-2)) @ after.transpose(-1, -2)
     wide = torch.promote_types(unary.dtype, torch.float32)
-    return follows.to(wide) + unary.to(wide).unsqueeze(1)
+    return follows.to(wide) + unary.to(wide).unsqueeze(-2)
+
+
+def choose(
+    candidates: Tensor, scores: Tensor, temperature: float, generator: torch.Generator | None
+) -> Draft:
+    """One sequence's draft from its lattice. candidates: [k, c]; scores: [k, c, c].
+
+    At temperature 0 the best candidate, else one drawn from softmax(scores / temperature).
+    """
+    if temperature == 0:
+        choices = scores.argmax(-1)  # the first of equals: the smaller id, see top_candidates
+        probabilities = torch.zeros_like(scores).scatter_(-1, choices.unsqueeze(-1), 1.0)
+    else:
+        probabilities = torch.softmax(scores / temperature, -1)
+        choices = probabilities.flatten(0, 1).multinomial(1, generator=generator)
+        choices = choices.view(scores.shape[:2])
+    path = walk(choices.tolist())
+    rows = torch.arange(len(path))
+    return Draft(
+        tokens=tuple(candidates[rows, torch.tensor(path)].tolist()),
+        candidates=candidates,
+        # The predecessor of a row is what the row before it chose; of the first, the anchor.
+        probabilities=probabilities[rows, torch.tensor([0, *path[:-1]])],
+    )
 
 
 def walk(choices: list[list[int]]) -> list[int]:

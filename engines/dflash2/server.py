@@ -305,7 +305,7 @@ class Server:
                 "waiting": status.num_waiting,
                 "quiet": status.quiet,
                 "kv_len": self.engine.kv_len,
-                "max_concurrent_requests": 1,
+                "max_concurrent_requests": self.engine.max_concurrent_requests,
                 "dtype": facts.dtype,
                 "threads": facts.num_threads,
                 "version": facts.version,

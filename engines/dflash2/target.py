@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engines.dflash2.attention import Attention, additive_mask, sees_past
-from engines.dflash2.cache import KVCache
+from engines.dflash2.cache import CacheView, KVCache
 from engines.dflash2.config import MAX_BLOCK_SIZE, TargetConfig
 from engines.dflash2.layers import MLP, RMSNorm, Rotary
 
@@ -34,14 +34,14 @@ class CausalAttention(Attention):
         x: Tensor,
         rotation: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: KVCache | None,
+        cache: CacheView | None,
         layer: int,
     ) -> Tensor:
         keys, values = self.remembered(x, rotation, cache, layer)
         return self.attend(self.queries(x, rotation), keys, values, mask)
 
     def remembered(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache | None, layer: int
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: CacheView | None, layer: int
     ) -> tuple[Tensor, Tensor]:
         """Keys and values of the new rows, behind those that the cache holds."""
         keys, values = self.keys_and_values(x, rotation)
@@ -65,7 +65,7 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         rotation: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: KVCache | None,
+        cache: CacheView | None,
         layer: int,
     ) -> Tensor:
         x = x + self.mix(self.input_layernorm(x), rotation, mask, cache, layer)
@@ -76,7 +76,7 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         rotation: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: KVCache | None,
+        cache: CacheView | None,
         layer: int,
     ) -> Tensor:
         raise NotImplementedError
@@ -94,7 +94,7 @@ class AttentionLayer(DecoderLayer):
         x: Tensor,
         rotation: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: KVCache | None,
+        cache: CacheView | None,
         layer: int,
     ) -> Tensor:
         return self.self_attn(x, rotation, mask, cache, layer)
@@ -115,20 +115,21 @@ class Decoder(nn.Module):
         )
 
     def forward(
-        self, ids: Tensor, cache: KVCache | None, tap_layer_ids: Collection[int]
+        self, ids: Tensor, cache: CacheView | None, tap_layer_ids: Collection[int]
     ) -> TargetOutput:
         x = self.embed_tokens(ids)
-        num_past = 0 if cache is None else cache.length
-        positions = torch.arange(num_past, num_past + ids.shape[-1], device=ids.device)
+        num_new = ids.shape[-1]
+        if cache is None:
+            positions = torch.arange(num_new, device=ids.device)
+        else:
+            positions = cache.begin(num_new)
         rotation = self.rotary(positions, x.dtype)
-        mask = _mask(positions, num_past, x.dtype)
+        mask = None if cache is None else past_mask(cache, positions, x.dtype)
         taps: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             x = layer(x, rotation, mask, cache, number)
             if number in tap_layer_ids:
                 taps.append(x)
-        if cache is not None:
-            cache.advance(ids.shape[-1])
         return TargetOutput(hidden=self.norm(x), features=torch.cat(taps, -1) if taps else None)
 
 
@@ -146,14 +147,14 @@ class Target(nn.Module):
         self,
         ids: Tensor,
         *,
-        cache: KVCache | None = None,
+        cache: CacheView | None = None,
         tap_layer_ids: Collection[int] = (),
     ) -> TargetOutput:
-        """Run ids: [batch, length] after whatever the cache holds, and keep them in it.
+        """Run ids: [batch, length], each row of them behind what the cache holds of its sequence.
 
-        Without a cache the rows are a whole sequence from position 0. A feature is the residual
-        stream after each of `tap_layer_ids`, in rising order, before the final norm
-        (transformers' hidden_states[id + 1]).
+        The cache has them on probation, until its `commit`. Without a cache they are whole
+        sequences from position 0. A feature is the residual stream after each of `tap_layer_ids`,
+        in rising order, before the final norm (transformers' hidden_states[id + 1]).
         """
         return self.model(ids, cache, tap_layer_ids)
 
@@ -173,9 +174,9 @@ class Target(nn.Module):
         """[vocabulary, hidden]."""
         return self.model.embed_tokens.weight
 
-    def new_cache(self, num_rows: int) -> KVCache:
+    def new_cache(self, num_slots: int, num_rows: int) -> KVCache:
         weight = self.embedding_weight
-        return KVCache(self.config, num_rows, weight.dtype, weight.device)
+        return KVCache(self.config, num_slots, num_rows, weight.dtype, weight.device)
 
 
 class Qwen3ForCausalLM(Target):
@@ -203,9 +204,13 @@ def _no_norm(size: int, eps: float) -> nn.Module:
     return nn.Identity()
 
 
-def _mask(positions: Tensor, num_past: int, dtype: torch.dtype) -> Tensor | None:
-    """None where attention needs none, or where its own causal rule is the right one."""
-    if num_past == 0 or len(positions) == 1:
+def past_mask(cache: CacheView, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Each row sees its own sequence up to itself: [batch, 1, rows, keys].
+
+    None where attention needs no mask, or where its own causal rule is the right one.
+    """
+    num_keys, lengths = cache.num_keys, cache.lengths
+    if min(lengths) == max(lengths) and num_keys in (cache.num_new, lengths[0] + 1):
         return None
-    key_positions = torch.arange(num_past + len(positions), device=positions.device)
-    return additive_mask(sees_past(positions, key_positions), dtype)
+    visible = sees_past(positions, torch.arange(num_keys, device=positions.device))
+    return additive_mask(visible, dtype).unsqueeze(1)

@@ -17,6 +17,8 @@ from engines.dflash2.config import HybridTargetConfig, ModelError, load_target_c
 from engines.dflash2.qwen3_5 import Qwen3_5ForCausalLM
 from engines.dflash2.weights import load_target
 
+from .decoding import run_pass
+
 Json = dict[str, Any]
 Write = Callable[[Path, Json, dict[str, Tensor]], Path]
 CHECKOUT = Path(__file__).parents[2]
@@ -144,9 +146,9 @@ def test_decays_stay_float32_where_the_rest_is_computed_in_bfloat16(
     assert wide == {name for name in dtypes if name.endswith(("A_log", "dt_bias"))}
     assert set(dtypes.values()) == {torch.float32, torch.bfloat16}
     ids = torch.arange(70).unsqueeze(0)
-    cache = loaded.new_cache(80)
-    assert loaded.logits(loaded(ids, cache=cache).hidden).dtype == torch.bfloat16
-    assert loaded(ids[:, :8], cache=cache).hidden.isfinite().all()
+    cache = loaded.new_cache(1, 80)
+    assert loaded.logits(run_pass(loaded, ids, cache).hidden).dtype == torch.bfloat16
+    assert run_pass(loaded, ids[:, :8], cache).hidden.isfinite().all()
 
 
 def test_an_fp8_weight_without_scales_is_refused(

@@ -136,9 +136,10 @@ def pieces(rows: list[Tensor], start: int, end: int) -> list[Tensor]:
 def test_rows_taken_back_never_happened(state: DeltaState, num_kept: int) -> None:
     rows = inputs(12, batch_size=1)
     run_pass(state, pieces(rows, 0, 4), [0, 1, 2, 3])
+    state.keep([4])
     run_pass(state, pieces(rows, 4, 12), list(range(4, 12)))
     assert state.num_pending == 8
-    state.keep(num_kept)
+    state.keep([num_kept])
     _, states = step_by_step(rows, torch.zeros(1, 3, 5, 4, dtype=torch.float64))
     torch.testing.assert_close(state.S, states[4 + num_kept])
     last = [1 + num_kept, 2 + num_kept, 3 + num_kept]
@@ -146,19 +147,40 @@ def test_rows_taken_back_never_happened(state: DeltaState, num_kept: int) -> Non
     assert state.num_pending == 0
 
 
-def test_rows_nobody_took_back_stay(state: DeltaState) -> None:
+def test_single_rows_follow_a_block_in_the_state_at_once(state: DeltaState) -> None:
     rows = inputs(10, batch_size=1)
     run_pass(state, pieces(rows, 0, 8), list(range(8)))
-    run_pass(state, pieces(rows, 8, 9), [8])
-    run_pass(state, pieces(rows, 9, 10), [9])
+    state.keep([8])
+    for number in (8, 9):
+        run_pass(state, pieces(rows, number, number + 1), [number])
+        assert state.num_pending == 0
     _, states = step_by_step(rows, torch.zeros(1, 3, 5, 4, dtype=torch.float64))
     torch.testing.assert_close(state.S, states[10])
     assert state.convolved[0, :, 0].tolist() == [7, 8, 9]
 
 
-def test_a_reset_state_remembers_nothing(state: DeltaState) -> None:
-    run_pass(state, inputs(5, batch_size=1), [1, 2, 3, 4, 5])
-    state.reset()
-    assert not state.S.any()
-    assert not state.convolved.any()
-    assert state.num_pending == 0
+def test_each_sequence_of_a_batch_keeps_as_many_rows_as_it_is_told() -> None:
+    state = DeltaState(
+        S=torch.zeros(3, 3, 5, 4, dtype=torch.float64),
+        convolved=torch.zeros(3, 3, 2, dtype=torch.float64),
+    )
+    rows = inputs(8, batch_size=3)
+    convolved = state.extend(torch.arange(1.0, 9).double().view(1, -1, 1).expand(3, -1, 2))
+    _, chunk = run_rows(*rows, state.S)
+    state.finish(convolved, chunk)
+    state.keep([8, 0, 2])
+    _, states = step_by_step(rows, torch.zeros(3, 3, 5, 4, dtype=torch.float64))
+    for sequence, num_kept in enumerate((8, 0, 2)):
+        torch.testing.assert_close(state.S[sequence], states[num_kept][sequence])
+    assert state.convolved[:, :, 0].tolist() == [[6, 7, 8], [0, 0, 0], [0, 1, 2]]
+
+
+def test_a_reset_state_remembers_nothing_and_its_neighbours_everything() -> None:
+    state = DeltaState(S=torch.ones(2, 3, 5, 4), convolved=torch.ones(2, 3, 2))
+    state.reset(0)
+    assert not state.S[0].any()
+    assert not state.convolved[0].any()
+    assert state.S[1].all()
+    state.move(1, 0)
+    assert state.S[0].all()
+    assert state.convolved[0].all()

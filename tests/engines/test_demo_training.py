@@ -28,6 +28,8 @@ from engines.dflash2.qwen3_5 import Qwen3_5ForCausalLM
 from engines.dflash2.sampling import SamplingParams
 from engines.dflash2.target import Qwen3ForCausalLM
 
+from .decoding import ONE, new_context, take_in
+
 SHAPE = TargetShape(
     vocab_size=300, hidden_size=64, num_attention_heads=2, num_key_value_heads=1,
     head_dim=32, intermediate_size=96, max_position_embeddings=512,
@@ -183,9 +185,9 @@ def test_a_training_block_computes_the_rows_that_serving_computes(tmp_path: Path
     hidden = hidden.unflatten(0, blocks.anchors.shape)
     for block in range(0, blocks.anchors.shape[1], 13):
         place = int(blocks.anchors[0, block])
-        context = drafter.new_context()
-        drafter.append_context(blocks.features[:1, :place], context)
-        served = drafter.hidden(int(blocks.ids[0, block, 0]), context)[0, 1:]
+        contexts = new_context(drafter)
+        take_in(drafter, blocks.features[:1, :place], contexts)
+        served = drafter.hidden([int(blocks.ids[0, block, 0])], contexts, ONE)[0, 1:]
         assert torch.allclose(hidden[0, block], served, atol=1e-4)
 
 

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from engines.dflash2 import attention, drafter, layers
 from engines.dflash2.attention import additive_mask, sees_window
-from engines.dflash2.cache import ContextRing
+from engines.dflash2.cache import ContextRings
 from engines.dflash2.config import DrafterConfig, TargetConfig
 from engines.dflash2.drafter import DFlash2Drafter, DFlash2DraftModel
+from engines.dflash2.drafting import Draft
 from engines.dflash2.target import Qwen3ForCausalLM
 
+from .decoding import ONE, committed, new_context, take_in
 from .vectors import uniform
 
 SHARED: dict[str, Any] = {
@@ -131,15 +133,20 @@ def golden_features(number: int) -> Tensor:
     return uniform(200 + number, (GOLDEN[number].num_features, 960)).float().unsqueeze(0)
 
 
-def proposals(own: DFlash2Drafter, anchor: int, context: ContextRing) -> tuple[int, ...]:
-    return own.propose(anchor, context, temperature=0, generator=None).tokens
+def draft_of(own: DFlash2Drafter, anchor: int, contexts: ContextRings) -> Draft:
+    (draft,) = own.propose([anchor], contexts, ONE, temperatures=[0], generators=[None])
+    return draft
+
+
+def proposals(own: DFlash2Drafter, anchor: int, contexts: ContextRings) -> tuple[int, ...]:
+    return draft_of(own, anchor, contexts).tokens
 
 
 def first_round(own: DFlash2Drafter) -> tuple[float, tuple[int, ...]]:
     """Sum of |h| and the proposals of round 0."""
-    context = own.new_context()
-    own.append_context(golden_features(0), context)
-    return own.hidden(17, context).abs().sum().item(), proposals(own, 17, context)
+    context = new_context(own)
+    take_in(own, golden_features(0), context)
+    return own.hidden([17], context, ONE).abs().sum().item(), proposals(own, 17, context)
 
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=["fp32", "fp64"])
@@ -153,17 +160,17 @@ def golden(request: pytest.FixtureRequest) -> DFlash2Drafter:
 def test_three_rounds_give_the_published_drafts_scores_and_hidden_rows(
     golden: DFlash2Drafter,
 ) -> None:
-    context = golden.new_context()
+    context = new_context(golden)
     for number, expected in enumerate(GOLDEN):
-        golden.append_context(golden_features(number).to(golden.model.fc.weight.dtype), context)
-        hidden = golden.hidden(expected.anchor, context)[0]
+        take_in(golden, golden_features(number).to(golden.model.fc.weight.dtype), context)
+        hidden = golden.hidden([expected.anchor], context, ONE)[0]
         assert hidden.abs().sum().item() == pytest.approx(expected.sum_abs_hidden, abs=2e-3)
         assert hidden[0, :4].tolist() == pytest.approx(expected.anchor_row, abs=2e-5)
         assert hidden[1, :4].tolist() == pytest.approx(expected.first_mask_row, abs=2e-5)
         logits = golden.logits(hidden[1:])
         assert tuple(logits.argmax(-1).tolist()) == expected.unary
-        candidates, scores = golden.model.candidate_selector.lattice(
-            logits, hidden[1:], expected.anchor
+        (candidates,), (scores,) = golden.model.candidate_selector.lattice(
+            logits[None], hidden[None, 1:], torch.tensor([expected.anchor])
         )
         by_score, order = scores[0, 0].sort(descending=True)
         q = torch.softmax(by_score / 0.7, -1)
@@ -185,27 +192,27 @@ def chosen_scores(candidates: Tensor, scores: Tensor, tokens: tuple[int, ...]) -
 
 def test_context_taken_in_pieces_gives_the_same_block() -> None:
     own, features = golden_drafter(), golden_features(0)
-    context = own.new_context()
+    context = new_context(own)
     for piece in features.split([1, 5, 34], dim=1):
-        own.append_context(piece, context)
-    assert context.num_tokens == 40
-    assert own.hidden(17, context).abs().sum().item() == pytest.approx(1894.5248, abs=2e-3)
+        take_in(own, piece, context)
+    assert context.num_tokens == [40]
+    assert own.hidden([17], context, ONE).abs().sum().item() == pytest.approx(1894.5248, abs=2e-3)
     assert proposals(own, 17, context) == GOLDEN[0].proposals
 
 
 def test_context_taken_in_one_piece_gives_the_block_of_many_rounds() -> None:
     own = golden_drafter()
-    context = own.new_context()
-    own.append_context(torch.cat([golden_features(number) for number in range(3)], 1), context)
+    context = new_context(own)
+    take_in(own, torch.cat([golden_features(number) for number in range(3)], 1), context)
     assert proposals(own, 250, context) == GOLDEN[2].proposals
 
 
 def test_ring_of_the_last_window_equals_the_whole_context_behind_the_mask() -> None:
     own = golden_drafter()
     features = uniform(300, (100, 960)).float().unsqueeze(0)
-    context = own.new_context()
+    context = new_context(own)
     for num_seen in range(1, 101):  # around the ring three times, token by token
-        own.append_context(features[:, num_seen - 1 : num_seen], context)
+        take_in(own, features[:, num_seen - 1 : num_seen], context)
         if num_seen not in (1, 24, 30, 31, 32, 33, 62, 63, 100):
             continue
         keys, values = own.model.context(features[:, :num_seen], torch.arange(num_seen))
@@ -213,15 +220,15 @@ def test_ring_of_the_last_window_equals_the_whole_context_behind_the_mask() -> N
         mask = additive_mask(sees_window(positions, torch.arange(num_seen + 8), 32), torch.float32)
         ids = torch.tensor([[17, *[500] * 7]])
         whole = own.model(own.target.embedding_weight[ids], positions, mask, keys, values)
-        torch.testing.assert_close(own.hidden(17, context), whole, atol=1e-4, rtol=0)
+        torch.testing.assert_close(own.hidden([17], context, ONE), whole, atol=1e-4, rtol=0)
 
 
 def test_asking_for_three_proposals_returns_the_first_three_of_the_seven() -> None:
     own = golden_drafter()
     three = DFlash2Drafter(own.model, own.target, num_proposals=3)
-    context = three.new_context()
-    three.append_context(golden_features(0), context)
-    draft = three.propose(17, context, temperature=0, generator=None)
+    context = new_context(three)
+    take_in(three, golden_features(0), context)
+    draft = draft_of(three, 17, context)
     assert draft.tokens == GOLDEN[0].proposals[:3]
     assert draft.candidates.shape == draft.probabilities.shape == (3, 16)
 
@@ -245,6 +252,27 @@ def test_blocks_of_a_batch_do_not_see_each_other() -> None:
     for block, together in zip(blocks, both, strict=True):
         alone = own.model(block[None], positions, mask, keys, values)[0]
         torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+def test_sequences_of_different_lengths_draft_together_what_they_draft_alone() -> None:
+    own = golden_drafter()
+    # Rows that stay: nearly none, more than the window holds, and as many as it holds.
+    pieces = [uniform(302, (3, 40, 960)).float(), uniform(303, (3, 12, 960)).float()]
+    kept = [(1, 40, 31), (12, 1, 5)]
+    together = own.new_contexts(num_slots=4, num_rows=200)
+    slots, anchors = range(1, 4), [17, 401, 250]
+    for features, num_rows in zip(pieces, kept, strict=True):
+        own.append_context(committed(features, num_rows), together, slots)
+    hidden = own.hidden(anchors, together, slots)
+    drafts = own.propose(anchors, together, slots, temperatures=[0] * 3, generators=[None] * 3)
+    for index, anchor in enumerate(anchors):
+        alone = new_context(own)
+        for features, num_rows in zip(pieces, kept, strict=True):
+            take_in(own, features[index : index + 1, : num_rows[index]], alone)
+        torch.testing.assert_close(
+            hidden[index], own.hidden([anchor], alone, ONE)[0], atol=1e-4, rtol=0
+        )
+        assert drafts[index].tokens == proposals(own, anchor, alone)
 
 
 # The deliberate errors: what to break, the sum of |h| and the proposals it is known to give.
@@ -353,9 +381,9 @@ def test_skipped_convolutions_give_their_known_wrong_numbers(
 
 def test_features_in_reversed_tap_order_give_their_known_wrong_numbers() -> None:
     own = golden_drafter()
-    context = own.new_context()
-    own.append_context(golden_features(0).unflatten(-1, (3, 320)).flip(-2).flatten(-2), context)
-    assert own.hidden(17, context).abs().sum().item() == pytest.approx(1783.9558, abs=2e-3)
+    context = new_context(own)
+    take_in(own, golden_features(0).unflatten(-1, (3, 320)).flip(-2).flatten(-2), context)
+    assert own.hidden([17], context, ONE).abs().sum().item() == pytest.approx(1783.9558, abs=2e-3)
     assert proposals(own, 17, context) == (237, 278, 82, 256, 156, 341, 180)
 
 
@@ -373,12 +401,12 @@ def test_hidden_rows_and_drafts_equal_the_reference_implementation() -> None:
     )
     cache = DynamicCache(config=config)
     cache.activate_past_recording()
-    context, num_past = own.new_context(), 0
+    context, num_past = new_context(own), 0
     for number in range(12):
         num_new = (40, 3, 8, 1)[number % 4]
         features = uniform(200 + number, (num_new, 960)).float().unsqueeze(0)
         anchor = (17 + 131 * number) % 512
-        own.append_context(features, context)
+        take_in(own, features, context)
         ids = torch.tensor([[anchor, *[500] * 7]])
         hidden = theirs(
             target_hidden=features,
@@ -389,7 +417,7 @@ def test_hidden_rows_and_drafts_equal_the_reference_implementation() -> None:
         )
         num_past += num_new
         cache.crop(num_past - cache.get_seq_length())
-        torch.testing.assert_close(own.hidden(anchor, context), hidden, atol=2e-5, rtol=0)
+        torch.testing.assert_close(own.hidden([anchor], context, ONE), hidden, atol=2e-5, rtol=0)
         theirs_draft = theirs.propose(
             hidden[:, 1:], torch.tensor([anchor]), own.target.lm_head, 0.0
         )

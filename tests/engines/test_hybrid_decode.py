@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from engines.dflash2.decode import new_cache
+from engines.dflash2.batch import Batch
+from engines.dflash2.decode import new_workspace
 
-from .decoding import Oracle, prompts, run, tokens_of
+from .decoding import Oracle, prompts, run, run_together, tokens_of
 
 NUM_TOKENS = 600
 KV_LEN = 800
@@ -21,15 +22,10 @@ KV_LEN = 800
 @pytest.fixture(scope="module")
 def plain(hybrid_pair: Any) -> list[tuple[list[int], list[int]]]:
     """Prompts and the tokens of plain greedy decoding after each, as many as are ever compared."""
-    return [
-        (
-            prompt,
-            tokens_of(
-                run(hybrid_pair.target, None, prompt, max_tokens=NUM_TOKENS + 8, kv_len=KV_LEN)
-            ),
-        )
-        for prompt in prompts(12)[::5]
-    ]
+    work = new_workspace(hybrid_pair.target, None, num_slots=3, kv_len=KV_LEN)
+    some = prompts(12)[::5]
+    rounds = run_together(Batch(work), some, max_tokens=NUM_TOKENS + 8)
+    return [(prompt, tokens_of(each)) for prompt, each in zip(some, rounds, strict=True)]
 
 
 def test_plain_decoding_is_the_argmax_of_a_whole_pass(
@@ -45,24 +41,25 @@ def test_plain_decoding_is_the_argmax_of_a_whole_pass(
 def test_greedy_output_with_a_random_drafter_equals_greedy_output_without_it(
     hybrid_pair: Any, plain: list[tuple[list[int], list[int]]]
 ) -> None:
-    num_accepted = 0
-    for prompt, answer in plain:
-        rounds = run(
-            hybrid_pair.target, hybrid_pair.drafter, prompt, max_tokens=NUM_TOKENS, kv_len=KV_LEN
-        )
+    work = new_workspace(hybrid_pair.target, hybrid_pair.drafter, num_slots=3, kv_len=KV_LEN)
+    together = run_together(Batch(work), [prompt for prompt, _ in plain], max_tokens=NUM_TOKENS)
+    for rounds, (_, answer) in zip(together, plain, strict=True):
         assert tokens_of(rounds) == answer[:NUM_TOKENS]
-        num_accepted += sum(step.num_accepted for step in rounds)
-    assert num_accepted > 0
+    assert sum(step.num_accepted for rounds in together for step in rounds) > 0
 
 
 def test_greedy_output_stays_the_targets_with_an_oracle_right_seven_times_in_ten(
     hybrid_pair: Any, plain: list[tuple[list[int], list[int]]]
 ) -> None:
     generator = torch.Generator().manual_seed(10)
+    oracle = Oracle(
+        [prompt + answer for prompt, answer in plain],
+        lambda: float(torch.rand(1, generator=generator)) < 0.7,
+    )
+    batch = Batch(new_workspace(hybrid_pair.target, oracle, num_slots=12, kv_len=KV_LEN))
     times: Counter[int] = Counter()
-    for prompt, answer in plain * 4:
-        oracle = Oracle(prompt + answer, lambda: float(torch.rand(1, generator=generator)) < 0.7)
-        rounds = run(hybrid_pair.target, oracle, prompt, max_tokens=NUM_TOKENS, kv_len=KV_LEN)
+    together = run_together(batch, [prompt for prompt, _ in plain * 4], max_tokens=NUM_TOKENS)
+    for rounds, (_, answer) in zip(together, plain * 4, strict=True):
         assert tokens_of(rounds) == answer[:NUM_TOKENS]
         times.update(step.num_accepted for step in rounds[1:])
     assert all(times[num_accepted] >= 50 for num_accepted in range(8)), times
@@ -73,7 +70,7 @@ def test_greedy_output_stays_the_targets_with_an_oracle_that_is_always_or_never_
     hybrid_pair: Any, plain: list[tuple[list[int], list[int]]], is_right: bool
 ) -> None:
     prompt, answer = plain[1]
-    oracle = Oracle(prompt + answer, lambda: is_right)
+    oracle = Oracle([prompt + answer], lambda: is_right)
     rounds = run(hybrid_pair.target, oracle, prompt, max_tokens=200, kv_len=KV_LEN)
     assert tokens_of(rounds) == answer[:200]
     assert {step.num_accepted for step in rounds[1:]} == {7 if is_right else 0}
@@ -84,9 +81,9 @@ def test_the_drafter_gets_the_features_of_the_accepted_tokens_and_of_no_others(
 ) -> None:
     generator = torch.Generator().manual_seed(12)
     prompt, answer = plain[1]
-    oracle = Oracle(prompt + answer, lambda: float(torch.rand(1, generator=generator)) < 0.6)
+    oracle = Oracle([prompt + answer], lambda: float(torch.rand(1, generator=generator)) < 0.6)
     run(hybrid_pair.target, oracle, prompt, max_tokens=100, kv_len=KV_LEN)
-    seen = torch.cat(oracle.context.features, 1)
+    seen = torch.cat(oracle.contexts.features[0]).unsqueeze(0)
     ids = torch.tensor([(prompt + answer)[: seen.shape[1]]])
     assert seen.shape[1] > len(prompt) + 80
     torch.testing.assert_close(seen, hybrid_pair.target(ids, tap_layer_ids=(1,)).features)
@@ -97,19 +94,10 @@ def test_a_cold_and_a_warm_request_of_1024_prompt_tokens_give_the_same_text(
 ) -> None:
     prompt = [(37 * position + position // 7) % 96 for position in range(1024)]
     other = prompt[::-1][:50]
-    cache = new_cache(hybrid_pair.target, hybrid_pair.drafter, 1100)
+    work = new_workspace(hybrid_pair.target, hybrid_pair.drafter, num_slots=1, kv_len=1100)
+    batch = Batch(work)
     cold, _, warm = (
-        tokens_of(
-            run(
-                hybrid_pair.target,
-                hybrid_pair.drafter,
-                ids,
-                max_tokens=16,
-                kv_len=1100,
-                cache=cache,
-            )
-        )
-        for ids in (prompt, other, prompt)
+        tokens_of(run_together(batch, [ids], max_tokens=16)[0]) for ids in (prompt, other, prompt)
     )
     undrafted = tokens_of(run(hybrid_pair.target, None, prompt, max_tokens=16, kv_len=1100))
     assert cold == warm == undrafted

@@ -19,7 +19,7 @@ from engines.dflash2.sampling import SamplingParams
 from engines.dflash2.target import LlamaForCausalLM
 from engines.dflash2.weights import load_target
 
-from .decoding import Oracle, tokens_of
+from .decoding import Oracle, run_pass, tokens_of
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPT = (
@@ -51,8 +51,9 @@ def test_a_random_llama_gives_the_oracles_logits(tmp_path: Path, head_dim: int |
     target = load_target(tmp_path)
     assert isinstance(target, LlamaForCausalLM)
     ids = torch.arange(50).unsqueeze(0)
-    cache = target.new_cache(50)
-    seen = [target.logits(target(x, cache=cache).hidden) for x in ids.split([30, 1, 8, 11], 1)]
+    cache = target.new_cache(1, 50)
+    pieces = ids.split([30, 1, 8, 11], 1)
+    seen = [target.logits(run_pass(target, piece, cache).hidden) for piece in pieces]
     torch.testing.assert_close(torch.cat(seen, 1), oracle(ids).logits, atol=1e-5, rtol=1e-4)
 
 
@@ -88,7 +89,7 @@ def test_a_real_model_says_what_it_says_in_transformers(smol_folder: Path) -> No
     assert plain == theirs[0, len(ids) :].tolist()
     assert "Paris" in tokenizer.decode(plain)
     noise = torch.Generator().manual_seed(0)
-    oracle_drafter = Oracle(ids + plain, lambda: float(torch.rand(1, generator=noise)) < 0.7)
+    oracle_drafter = Oracle([ids + plain], lambda: float(torch.rand(1, generator=noise)) < 0.7)
     assert answer(target, oracle_drafter, ids) == plain
 
 

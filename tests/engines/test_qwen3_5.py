@@ -16,6 +16,7 @@ from engines.dflash2.decode import generate
 from engines.dflash2.qwen3_5 import Qwen3_5ForCausalLM
 from engines.dflash2.sampling import SamplingParams
 
+from .decoding import run_pass
 from .vectors import uniform
 
 MakeHybrid = Callable[..., Qwen3_5ForCausalLM]
@@ -164,9 +165,9 @@ def test_prefill_in_pieces_then_tokens_then_a_block_gives_the_oracles_logits(
     target: Qwen3_5ForCausalLM, oracle: TransformersQwen3_5
 ) -> None:
     ids = some_ids(190)
-    cache = target.new_cache(190)
+    cache = target.new_cache(1, 190)
     pieces = ids.split([66, 64, 17, 1, 1, 1, 8, 30, 2], dim=1)
-    seen = [target.logits(target(piece, cache=cache).hidden) for piece in pieces]
+    seen = [target.logits(run_pass(target, piece, cache).hidden) for piece in pieces]
     assert_close(torch.cat(seen, 1), oracle(ids).logits)
 
 
@@ -183,7 +184,7 @@ def test_features_are_the_residual_stream_after_each_tapped_layer(
 
 def states_of(cache: HybridCache, config: HybridTargetConfig) -> list[Tensor]:
     linear = [n for n, kind in enumerate(config.layer_types) if kind == LINEAR]
-    states = [cache.delta_state(layer) for layer in linear]
+    states = [cache.states[layer] for layer in linear]
     return [x for state in states for x in (state.S, state.convolved)]
 
 
@@ -195,71 +196,66 @@ def test_after_a_rollback_the_state_is_that_of_a_run_that_never_drafted(
     ids = some_ids(60)
     drafted = ids[:, 40:48].clone()
     drafted[:, 1 + num_accepted :] = 95 - drafted[:, 1 + num_accepted :]
-    cache, fresh = target.new_cache(60), target.new_cache(60)
-    target(ids[:, :40], cache=cache)
-    target(drafted, cache=cache)
+    cache, fresh = target.new_cache(1, 60), target.new_cache(1, 60)
     num_kept = 1 + num_accepted  # the anchor and the accepted drafts
-    cache.roll_back(40 + num_kept)
-    target(ids[:, : 40 + num_kept], cache=fresh)
-    fresh.roll_back(40 + num_kept)  # nothing to take back: its rows enter the state
+    run_pass(target, ids[:, :40], cache)
+    run_pass(target, drafted, cache, num_kept=num_kept)
+    run_pass(target, ids[:, : 40 + num_kept], fresh)
     for ours, theirs in zip(
         states_of(cache, target.config), states_of(fresh, target.config), strict=True
     ):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     rest = ids[:, 40 + num_kept :]
-    assert_close(target(rest, cache=cache).hidden, target(rest, cache=fresh).hidden)
+    assert_close(run_pass(target, rest, cache).hidden, run_pass(target, rest, fresh).hidden)
 
 
 def test_a_block_that_is_taken_back_whole_can_be_replaced(make_hybrid: MakeHybrid) -> None:
     target = make_hybrid(seed=23)
     ids = some_ids(60)
-    cache = target.new_cache(60)
-    target(ids[:, :40], cache=cache)
+    cache = target.new_cache(1, 60)
+    run_pass(target, ids[:, :40], cache)
     for wrong in (1, 2, 3):
-        target((ids[:, 40:48] + wrong) % 96, cache=cache)
-        cache.roll_back(40)
-    seen = target(ids[:, 40:], cache=cache).hidden
+        run_pass(target, (ids[:, 40:48] + wrong) % 96, cache, num_kept=0)
+    seen = run_pass(target, ids[:, 40:], cache).hidden
     torch.testing.assert_close(seen, target(ids).hidden[:, 40:])
 
 
 def test_a_reset_cache_remembers_nothing_of_the_sequence_before(make_hybrid: MakeHybrid) -> None:
     target = make_hybrid(seed=24)
     ids = some_ids(30)
-    cache = target.new_cache(60)
-    target((ids + 5) % 96, cache=cache)
-    target(ids[:, :8], cache=cache)
-    cache.reset()
-    assert torch.equal(target(ids, cache=cache).hidden, target(ids).hidden)
+    cache = target.new_cache(1, 60)
+    run_pass(target, (ids + 5) % 96, cache)
+    run_pass(target, ids[:, :8], cache)
+    cache.reset(0)
+    assert torch.equal(run_pass(target, ids, cache).hidden, target(ids).hidden)
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "num_dropped", "message"),
+    ("num_rows", "num_kept", "message"),
     [
-        (8, 9, "of the 48 rows held, the last 8 can be taken back"),
-        (1, 1, "of the 41 rows held, the last 0 can be taken back"),
-        (65, 1, "of the 105 rows held, the last 0 can be taken back"),
+        (8, 9, "9 rows cannot stay: the pass had 8"),
+        (1, 0, r"\(0,\) rows cannot stay: the recurrent states contain all 1"),
+        (65, 64, r"\(64,\) rows cannot stay: the recurrent states contain all 65"),
     ],
 )
 def test_rows_that_are_in_the_state_cannot_be_taken_back(
-    make_hybrid: MakeHybrid, num_rows: int, num_dropped: int, message: str
+    make_hybrid: MakeHybrid, num_rows: int, num_kept: int, message: str
 ) -> None:
     target = make_hybrid(seed=25)
-    cache = target.new_cache(200)
-    target(some_ids(40), cache=cache)
-    target(some_ids(num_rows), cache=cache)
+    cache = target.new_cache(1, 200)
+    run_pass(target, some_ids(40), cache)
     with pytest.raises(IndexError, match=message):
-        cache.roll_back(40 + num_rows - num_dropped)
-    assert cache.length == 40 + num_rows
+        run_pass(target, some_ids(num_rows), cache, num_kept=num_kept)
+    assert cache.lengths == [40]
 
 
 def test_features_outlive_the_passes_after_them(make_hybrid: MakeHybrid) -> None:
     target = make_hybrid(seed=26)
-    cache = target.new_cache(60)
-    features = target(some_ids(8), cache=cache, tap_layer_ids=(1,)).features
+    cache = target.new_cache(1, 60)
+    features = run_pass(target, some_ids(8), cache, num_kept=3, tap_layer_ids=(1,)).features
     assert features is not None
     before = features.clone()
-    cache.roll_back(3)
-    target(some_ids(30), cache=cache, tap_layer_ids=(1,))
+    run_pass(target, some_ids(30), cache, tap_layer_ids=(1,))
     assert torch.equal(features, before)
 
 
@@ -271,10 +267,11 @@ def test_sequences_of_a_batch_do_not_see_each_other(target: Qwen3_5ForCausalLM) 
 
 
 def test_keys_and_values_are_kept_for_the_attention_layers_alone(make_hybrid: MakeHybrid) -> None:
-    cache = make_hybrid(seed=27).new_cache(50)
-    assert cache.keys.shape == (1, 1, 2, 50, 16)
-    state = cache.delta_state(0)
-    assert state.S.shape == (1, 6, 16, 8)
-    assert state.convolved.shape == (1, 3, 2 * 2 * 16 + 6 * 8)
-    with pytest.raises(KeyError):
-        cache.delta_state(3)
+    cache = make_hybrid(seed=27).new_cache(2, 50)
+    assert cache.keys.shape == (1, 2, 2, 50, 16)
+    assert list(cache.states) == [0, 1, 2]
+    state = cache.states[0]
+    assert state.S.shape == (2, 6, 16, 8)
+    assert state.convolved.shape == (2, 3, 2 * 2 * 16 + 6 * 8)
+    # Float64: keys and values, and of each of the three other layers its states.
+    assert cache.num_bytes == 8 * (2 * 2 * 2 * 50 * 16 + 3 * 2 * (6 * 16 * 8 + 3 * 112))

@@ -7,23 +7,33 @@ import pytest
 import torch
 from torch import Tensor
 
+from engines.dflash2.drafting import Draft
 from engines.dflash2.sampling import (
     Accepted,
     SamplingParams,
-    accept,
+    accept_each,
     accept_greedy,
     accept_sampled,
     draw,
     generators,
-    greedy_tokens,
     residual,
     target_probabilities,
 )
-from engines.dflash2.selector import Draft, NonFiniteError
+from engines.dflash2.selector import NonFiniteError
 
 P = torch.tensor([0.1, 0.2, 0.3, 0.25, 0.1, 0.05])
 CANDIDATES = torch.tensor([2, 0, 4, 5])
 Q = torch.tensor([0.5, 0.3, 0.15, 0.05])
+
+
+def decide(
+    draft: Draft | None,
+    logits: Tensor,
+    sampling: SamplingParams,
+    generator: torch.Generator | None = None,
+) -> Accepted | NonFiniteError:
+    (result,) = accept_each([draft], logits[None], [sampling], [generator or torch.Generator()])
+    return result
 
 
 def draft_of(tokens: tuple[int, ...], candidates: Tensor, q: Tensor) -> Draft:
@@ -100,7 +110,7 @@ def test_greedy_keeps_the_prefix_the_target_agrees_with_and_adds_its_own_token()
 def test_the_smaller_id_wins_a_tie_of_logits() -> None:
     logits = torch.zeros(1, 1000)
     logits[0, [977, 41, 600]] = 1.0
-    assert greedy_tokens(logits) == [41]
+    assert decide(None, logits, SamplingParams()) == Accepted(num_accepted=0, next_token=41)
 
 
 def random_distribution(generator: torch.Generator, *shape: int) -> Tensor:
@@ -181,7 +191,7 @@ def test_a_draft_that_top_k_forbids_is_never_accepted() -> None:
     logits = torch.tensor([[3.0, 2, 1]]).expand(2, -1)
     draft = draft_of((2,), torch.tensor([2]), torch.tensor([1.0]))
     sampling = SamplingParams(temperature=1, top_k=2)
-    results = [accept(draft, logits, sampling, generator) for _ in range(200)]
+    results = [decide(draft, logits, sampling, generator) for _ in range(200)]
     assert {r.num_accepted for r in results} == {0}
     assert {r.next_token for r in results} == {0, 1}
 
@@ -218,5 +228,31 @@ def test_parameters_that_mean_nothing_are_refused(wrong: dict[str, float], messa
 @pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1)])
 def test_logits_that_are_not_numbers_are_an_error(sampling: SamplingParams) -> None:
     logits = torch.tensor([[0.0, math.nan, 1.0]])
-    with pytest.raises(NonFiniteError, match="not numbers"):
-        accept(None, logits, sampling, torch.Generator())
+    error = decide(None, logits, sampling)
+    assert isinstance(error, NonFiniteError)
+    assert "not numbers" in str(error)
+
+
+def test_sequences_of_a_batch_are_decided_by_their_own_settings_and_noise() -> None:
+    noise = torch.Generator().manual_seed(9)
+    logits = 2 * torch.randn(5, 3, 12, generator=noise)
+    logits[3, 1, 7] = math.nan
+    drafts = [
+        draft_of((seed, seed + 1), torch.tensor([seed, seed + 1]), torch.tensor([0.5, 0.5]))
+        for seed in range(5)
+    ]
+    samplings = [
+        SamplingParams(),
+        SamplingParams(temperature=0.8),
+        SamplingParams(temperature=1.5, top_k=3),
+        SamplingParams(),
+        SamplingParams(temperature=1, top_p=0.6),
+    ]
+    together = accept_each(drafts, logits, samplings, [generators(n).target for n in range(5)])
+    for index, result in enumerate(together):
+        alone = decide(drafts[index], logits[index], samplings[index], generators(index).target)
+        if index == 3:
+            assert isinstance(result, NonFiniteError)
+            assert isinstance(alone, NonFiniteError)
+        else:
+            assert result == alone

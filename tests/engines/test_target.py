@@ -12,6 +12,8 @@ from transformers import Qwen3ForCausalLM as TransformersQwen3
 from engines.dflash2.config import TargetConfig
 from engines.dflash2.target import Qwen3ForCausalLM
 
+from .decoding import run_pass
+
 MakeTarget = Callable[..., Qwen3ForCausalLM]
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -72,9 +74,9 @@ def test_prefill_in_chunks_then_tokens_then_a_block_gives_the_oracles_logits(
     target: Qwen3ForCausalLM, oracle: TransformersQwen3
 ) -> None:
     ids = some_ids(60)
-    cache = target.new_cache(60)
+    cache = target.new_cache(1, 60)
     pieces = ids.split([20, 17, 1, 1, 1, 8, 12], dim=1)
-    seen = [target.logits(target(piece, cache=cache).hidden) for piece in pieces]
+    seen = [target.logits(run_pass(target, piece, cache).hidden) for piece in pieces]
     assert_close(torch.cat(seen, 1), oracle(ids).logits)
 
 
@@ -82,16 +84,15 @@ def test_rolled_back_rows_leave_no_trace(
     target: Qwen3ForCausalLM, oracle: TransformersQwen3
 ) -> None:
     ids = some_ids(70)
-    cache = target.new_cache(70)
-    target(ids[:, :20], cache=cache)
+    cache = target.new_cache(1, 70)
+    run_pass(target, ids[:, :20], cache)
     for num_kept in range(1, 9):  # every number of rows a verified block can keep
-        mark = cache.mark()
+        (mark,) = cache.lengths
         block = (ids[:, mark : mark + 8] + 1) % 96
         block[:, :num_kept] = ids[:, mark : mark + num_kept]
-        target(block, cache=cache)
-        cache.roll_back(mark + num_kept)
-    assert cache.length == 20 + 36
-    rest = target.logits(target(ids[:, 56:], cache=cache).hidden)
+        run_pass(target, block, cache, num_kept=num_kept)
+    assert cache.lengths == [20 + 36]
+    rest = target.logits(run_pass(target, ids[:, 56:], cache).hidden)
     assert_close(rest, oracle(ids).logits[:, 56:])
 
 
@@ -108,12 +109,12 @@ def test_features_are_the_residual_stream_after_each_tapped_layer(
 
 
 def test_features_outlive_the_passes_after_them(target: Qwen3ForCausalLM) -> None:
-    cache = target.new_cache(40)
-    features = target(some_ids(8), cache=cache, tap_layer_ids=(0, 1)).features
+    cache = target.new_cache(1, 40)
+    features = run_pass(target, some_ids(8), cache, tap_layer_ids=(0, 1)).features
     assert features is not None
     before = features.clone()
-    cache.reset()
-    target(some_ids(30), cache=cache, tap_layer_ids=(0, 1))
+    cache.reset(0)
+    run_pass(target, some_ids(30), cache, tap_layer_ids=(0, 1))
     assert torch.equal(features, before)
 
 

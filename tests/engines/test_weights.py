@@ -13,6 +13,8 @@ from torch import Tensor
 from engines.dflash2.config import ModelError
 from engines.dflash2.weights import load_drafter, load_target
 
+from .decoding import ONE, new_context, take_in
+
 Json = dict[str, Any]
 Write = Callable[[Path, Json, dict[str, Tensor]], Path]
 
@@ -76,10 +78,12 @@ def test_a_saved_pair_computes_what_the_pair_in_memory_computes(
     ids = torch.arange(40).unsqueeze(0)
     outputs = [t(ids, tap_layer_ids=(0, 2)) for t in (target, tiny_pair.target)]
     assert torch.equal(outputs[0].hidden, outputs[1].hidden)
-    contexts = [d.new_context() for d in (drafter, tiny_pair.drafter)]
-    drafter.append_context(outputs[0].features, contexts[0])
-    tiny_pair.drafter.append_context(outputs[1].features, contexts[1])
-    assert torch.equal(drafter.hidden(5, contexts[0]), tiny_pair.drafter.hidden(5, contexts[1]))
+    hidden = []
+    for one, output in zip((drafter, tiny_pair.drafter), outputs, strict=True):
+        contexts = new_context(one)
+        take_in(one, output.features, contexts)
+        hidden.append(one.hidden([5], contexts, ONE))
+    assert torch.equal(*hidden)
 
 
 def test_bfloat16_files_are_computed_in_the_dtype_asked_for(

@@ -1,35 +1,62 @@
 """A target that is a rule, and drafters that say what they are told: cases small enough to read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engines.dflash2.selector import Draft
+from engines.dflash2.drafting import Committed, Draft
 from engines.dflash2.target import TargetOutput
 
 
 class ToyCache:
     """Keeps the tokens themselves, so that a row too many or too few changes every answer."""
 
-    def __init__(self, num_rows: int) -> None:
+    num_bytes = 0
+
+    def __init__(self, num_slots: int, num_rows: int) -> None:
         self.num_rows = num_rows
-        self.ids: list[int] = []
+        self.ids: list[list[int]] = [[] for _ in range(num_slots)]
 
     @property
-    def length(self) -> int:
+    def num_slots(self) -> int:
         return len(self.ids)
 
-    def mark(self) -> int:
-        return self.length
+    @property
+    def lengths(self) -> list[int]:
+        return [len(ids) for ids in self.ids]
 
-    def roll_back(self, length: int) -> None:
-        del self.ids[length:]
+    def view(self, slots: range) -> "ToyView":
+        return ToyView(self, slots)
 
-    def reset(self) -> None:
-        self.ids.clear()
+    def reset(self, slot: int) -> None:
+        self.ids[slot] = []
+
+    def move(self, source: int, destination: int) -> None:
+        self.ids[destination] = self.ids[source]
+        self.reset(source)
+
+
+class ToyView:
+    def __init__(self, cache: ToyCache, slots: range) -> None:
+        self._cache = cache
+        self._slots = slots
+        self._new: list[list[int]] = []
+
+    def begin(self, new: list[list[int]]) -> Iterator[list[int]]:
+        """Of each sequence in turn, the tokens up to and with each of its new ones."""
+        self._new = new
+        for slot, ids in zip(self._slots, new, strict=True):
+            for end in range(1, len(ids) + 1):
+                known = self._cache.ids[slot] + ids[:end]
+                assert len(known) <= self._cache.num_rows
+                yield known
+
+    def commit(self, num_rows: Sequence[int]) -> None:
+        for slot, ids, count in zip(self._slots, self._new, num_rows, strict=True):
+            self._cache.ids[slot] += ids[:count]
 
 
 class ToyTarget:
@@ -41,21 +68,29 @@ class ToyTarget:
         self.embedding_weight = torch.zeros(1)
 
     def __call__(
-        self, ids: Tensor, *, cache: ToyCache, tap_layer_ids: Sequence[int] = ()
+        self, ids: Tensor, *, cache: ToyView, tap_layer_ids: Sequence[int] = ()
     ) -> TargetOutput:
-        rows = []
-        for token in ids[0].tolist():
-            cache.ids.append(token)
-            assert cache.length <= cache.num_rows
-            rows.append(list(self._rule(cache.ids)))
-        features = torch.zeros(1, len(rows), 1) if tap_layer_ids else None
-        return TargetOutput(hidden=torch.tensor([rows]), features=features)
+        rows = [list(self._rule(known)) for known in cache.begin(ids.tolist())]
+        features = torch.zeros(*ids.shape, 1) if tap_layer_ids else None
+        return TargetOutput(hidden=torch.tensor(rows).view(*ids.shape, -1), features=features)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden
 
-    def new_cache(self, num_rows: int) -> ToyCache:
-        return ToyCache(num_rows)
+    def new_cache(self, num_slots: int, num_rows: int) -> ToyCache:
+        return ToyCache(num_slots, num_rows)
+
+
+class NoContexts:
+    """What a drafter that looks at its anchor alone has to remember."""
+
+    num_bytes = 0
+
+    def reset(self, slot: int) -> None:
+        pass
+
+    def move(self, source: int, destination: int) -> None:
+        pass
 
 
 class ToyDrafter:
@@ -67,15 +102,24 @@ class ToyDrafter:
         self.num_proposals = num_proposals
         self._q = q
 
-    def new_context(self) -> None:
-        return None
+    def new_contexts(self, num_slots: int, num_rows: int) -> NoContexts:
+        return NoContexts()
 
-    def append_context(self, features: Tensor, context: None) -> None:
+    def append_context(self, committed: Committed, contexts: NoContexts, slots: range) -> None:
         pass
 
     def propose(
-        self, anchor: int, context: None, *, temperature: float, generator: torch.Generator
-    ) -> Draft:
+        self,
+        anchors: Sequence[int],
+        contexts: NoContexts,
+        slots: range,
+        *,
+        temperatures: Sequence[float],
+        generators: Sequence[torch.Generator],
+    ) -> list[Draft]:
+        return [self._draft(*each) for each in zip(anchors, generators, strict=True)]
+
+    def _draft(self, anchor: int, generator: torch.Generator) -> Draft:
         tokens, rows = [anchor], []
         for _ in range(self.num_proposals):
             rows.append(torch.tensor(list(self._q(tokens))))

@@ -17,7 +17,7 @@ import torch
 from engines.demo.train.answers import agrees, loops, parses
 from engines.demo.train.corpus.split import KINDS, generated
 from engines.demo.train.pairs import add_pair
-from engines.dflash2.decode import Round, generate, new_cache
+from engines.dflash2.decode import Round, generate
 from engines.dflash2.drafter import DFlash2Drafter
 from engines.dflash2.sampling import SamplingParams
 from engines.dflash2.target import Target
@@ -79,7 +79,6 @@ def run(
             sampling=SamplingParams(),
             stop_ids=stop,
             kv_len=KV_LEN,
-            cache=new_cache(target, drafter, KV_LEN),
         )
     )
     return [token for r in rounds for token in r.tokens], decoded(rounds)

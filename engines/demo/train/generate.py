@@ -64,18 +64,11 @@ class Answers:
     hidden: Tensor | None = None
 
 
-class BatchCache(KVCache):
-    """The engine's cache with room for several sequences of equal length."""
-
-    def __init__(self, target: Qwen3ForCausalLM, batch: int, num_rows: int) -> None:
-        super().__init__(target.config, num_rows, target.embedding_weight.dtype)
-        layers, _, *rest = self.keys.shape
-        self.keys = self.keys.new_empty((layers, batch, *rest))
-        self.values = self.values.new_empty((layers, batch, *rest))
-
-    def keep(self, rows: Tensor) -> None:
-        """Forget every sequence but these."""
-        self.keys, self.values = self.keys[:, rows], self.values[:, rows]
+def keep(cache: KVCache, rows: Tensor) -> None:
+    """Forget every sequence but these, which move together into the first slots."""
+    for slot, row in enumerate(rows.nonzero().flatten().tolist()):
+        if slot != row:
+            cache.move(row, slot)
 
 
 @torch.inference_mode()
@@ -89,7 +82,7 @@ def answer(
     """Greedy answers. Rows that ended leave the batch once they are half of it."""
     ids = torch.tensor(prompts)
     batch, num_prompt = ids.shape
-    cache = BatchCache(target, batch, num_prompt + max_tokens)
+    cache = target.new_cache(batch, num_prompt + max_tokens)
     stops = torch.tensor(sorted(stop))
     tokens = torch.full((batch, num_prompt + max_tokens), PADDING_ID)
     tokens[:, :num_prompt] = ids
@@ -99,7 +92,9 @@ def answer(
     features = hidden.repeat(1, 1, len(target_layer_ids))
     rows, new = torch.arange(batch), ids
     for length in range(num_prompt, num_prompt + max_tokens):
-        output = target(new, cache=cache, tap_layer_ids=target_layer_ids)
+        view = cache.view(range(len(new)))
+        output = target(new, cache=view, tap_layer_ids=target_layer_ids)
+        view.commit([new.shape[1]] * len(new))
         assert output.features is not None
         features[rows, length - new.shape[1] : length] = output.features.to(torch.bfloat16)
         hidden[rows, length - new.shape[1] : length] = output.hidden.to(torch.bfloat16)
@@ -111,7 +106,7 @@ def answer(
         if not going_on.any():
             break
         if 2 * int(going_on.sum()) <= len(rows):
-            cache.keep(going_on)
+            keep(cache, going_on)
             rows, new = rows[going_on], new[going_on]
     num_tokens[num_tokens == 0] = num_prompt + max_tokens
     longest = int(num_tokens.max())

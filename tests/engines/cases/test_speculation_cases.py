@@ -3,17 +3,24 @@
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
+from engines.dflash2.batch import Batch
 from engines.dflash2.config import DrafterConfig, ModelError, TargetConfig, check_pair
-from engines.dflash2.decode import LengthError, generate, new_cache
+from engines.dflash2.decode import (
+    LengthError,
+    generate,
+    new_sequence,
+    new_workspace,
+    rounds_alone,
+)
+from engines.dflash2.drafting import Draft
 from engines.dflash2.sampling import SamplingParams, accept_sampled
-from engines.dflash2.selector import Draft
-from tests.engines.decoding import GREEDY, run, tokens_of
+from tests.engines.decoding import GREEDY, run, run_together, tokens_of
 from tests.engines.toys import ToyDrafter, ToyTarget, certain, following, saying
 
 VOCAB = 40
@@ -57,11 +64,12 @@ def test_b126_a_stop_token_that_was_proposed_and_rejected_ends_nothing() -> None
 
 
 def test_b126_the_next_request_in_the_same_memory_is_not_changed_by_the_last() -> None:
-    cache = new_cache(COUNTING, counts_on(7), 100)
+    batch = Batch(new_workspace(COUNTING, counts_on(7), num_slots=1, kv_len=100))
     for prompt in ([1], [1], [2, 9]):
-        options = {"stop_ids": frozenset({prompt[-1] + 4}), "cache": cache}
-        fresh = answer(COUNTING, None, prompt, stop_ids=options["stop_ids"])
-        assert answer(COUNTING, counts_on(7), prompt, **options) == fresh
+        stops = frozenset({prompt[-1] + 4})
+        (rounds,) = run_together(batch, [prompt], max_tokens=20, stop_ids=stops)
+        answered = (tokens_of(rounds), rounds[-1].finish_reason)
+        assert answered == answer(COUNTING, None, prompt, stop_ids=stops)
 
 
 # --- B127: stop and length limit in the same step ---
@@ -193,18 +201,6 @@ def long_pair(make_target: Any, make_drafter: Any) -> tuple[Any, Any]:
     return target, make_drafter(seed=42, target=target, max_position_embeddings=KV_LEN)
 
 
-def guarded_cache(target: Any, drafter: Any) -> tuple[Any, Callable[[], bool]]:
-    """A cache with a few more rows in memory than it knows of, and whether those are untouched."""
-    cache = new_cache(target, drafter, KV_LEN)
-    parts = []
-    for name in ("keys", "values"):
-        rows = getattr(cache, name)
-        wide = torch.full((*rows.shape[:3], rows.shape[3] + 4, rows.shape[4]), SENTINEL)
-        parts.append(wide.to(rows.dtype))
-        setattr(cache, name, parts[-1][:, :, :, :-4])
-    return cache, lambda: all(bool((part[:, :, :, -4:] == SENTINEL).all()) for part in parts)
-
-
 @pytest.mark.parametrize(("num_prompt", "max_tokens"), [(2040, 8), (2047, 1)])
 def test_b133_an_answer_may_fill_the_context_to_its_last_place_and_not_a_row_more(
     long_pair: tuple[Any, Any], num_prompt: int, max_tokens: int
@@ -213,10 +209,16 @@ def test_b133_an_answer_may_fill_the_context_to_its_last_place_and_not_a_row_mor
     prompt = [(37 * position) % 96 for position in range(num_prompt)]
     answers = []
     for one in (None, drafter):
-        cache, is_untouched = guarded_cache(target, one)
-        options = {"max_tokens": max_tokens, "kv_len": KV_LEN, "cache": cache}
-        answers.append(answer(target, one, prompt, **options))
-        assert is_untouched()
+        work = new_workspace(target, one, num_slots=2, kv_len=KV_LEN)
+        behind = [work.cache.keys[:, 1], work.cache.values[:, 1]]  # the slot after the one used
+        for rows in behind:
+            rows.fill_(SENTINEL)
+        sequence = new_sequence(
+            work, prompt, max_tokens=max_tokens, sampling=GREEDY, stop_ids=frozenset()
+        )
+        rounds = list(rounds_alone(work, sequence))
+        answers.append((tokens_of(rounds), rounds[-1].finish_reason))
+        assert all(bool((rows == SENTINEL).all()) for rows in behind)
     assert answers[0] == answers[1]
     assert len(answers[0][0]) == max_tokens
     assert answers[0][1] == "length"

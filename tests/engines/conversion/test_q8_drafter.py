@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from engines.dflash2.cache import ContextRings
 from engines.dflash2.config import ModelError, load_drafter_config
 from engines.dflash2.conversion.cache import convert_to
 from engines.dflash2.conversion.checkpoint import Origin
@@ -16,6 +17,7 @@ from engines.dflash2.drafter import DFlash2Drafter, DFlash2DraftModel
 from engines.dflash2.quantized import QuantizedMatrix, dequantize
 from engines.dflash2.sampling import SamplingParams
 from engines.dflash2.weights import load_drafter, load_target
+from tests.engines.decoding import ONE, new_context, take_in
 
 PAIR = Path("engines/demo/dense")
 PROMPT = list(range(40, 300, 3))
@@ -56,12 +58,12 @@ def taken_apart(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def context_of(drafter: DFlash2Drafter, target: nn.Module, num_tokens: int) -> object:
-    context = drafter.new_context()
+def context_of(drafter: DFlash2Drafter, target: nn.Module, num_tokens: int) -> ContextRings:
+    contexts = new_context(drafter)
     ids = torch.tensor([PROMPT[:num_tokens]])
     output = target(ids, tap_layer_ids=drafter.target_layer_ids)
-    drafter.append_context(output.features, context)
-    return context
+    take_in(drafter, output.features, contexts)
+    return contexts
 
 
 def test_codes_stay_bytes_and_everything_else_is_float32(q8_drafter: DFlash2Drafter) -> None:
@@ -86,11 +88,12 @@ def test_proposals_are_those_of_the_dequantised_weights(
     for num_tokens in range(1, len(PROMPT), 5):
         drafts = [
             drafter.propose(
-                PROMPT[num_tokens],
+                [PROMPT[num_tokens]],
                 context_of(drafter, target, num_tokens),
-                temperature=temperature,
-                generator=torch.Generator().manual_seed(num_tokens),
-            )
+                ONE,
+                temperatures=[temperature],
+                generators=[torch.Generator().manual_seed(num_tokens)],
+            )[0]
             for drafter in (q8_drafter, plain_drafter)
         ]
         assert drafts[0].tokens == drafts[1].tokens
@@ -115,9 +118,9 @@ def test_a_matrix_multiplies_in_blocks_as_in_one_piece() -> None:
 def test_a_q8_drafter_computes_in_float32_beside_a_bfloat16_target(q8_folder: Path) -> None:
     target = load_target(PAIR / "target", torch.bfloat16)
     drafter = load_drafter(q8_folder, target, torch.bfloat16)
-    context = context_of(drafter, target, 20)
-    assert context.keys.dtype == torch.float32
-    hidden = drafter.hidden(PROMPT[20], context)
+    contexts = context_of(drafter, target, 20)
+    assert contexts.keys(ONE).dtype == torch.float32
+    hidden = drafter.hidden([PROMPT[20]], contexts, ONE)
     assert hidden.dtype == torch.float32
     assert drafter.logits(hidden).dtype == torch.bfloat16
 

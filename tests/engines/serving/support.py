@@ -213,6 +213,7 @@ def prefill(token: int, finish_reason: str | None = None) -> Round:
         is_prefill=True,
         draft_s=0.0,
         verify_s=0.001,
+        num_sharing=1,
         finish_reason=finish_reason,
     )
 
@@ -229,6 +230,7 @@ def step(
         is_prefill=False,
         draft_s=0.001,
         verify_s=0.002,
+        num_sharing=1,
         finish_reason=finish_reason,
     )
 
@@ -236,9 +238,35 @@ def step(
 Script = Callable[[], Iterator[Round]]
 
 
-def play(rounds: Iterator[Round]) -> Iterator[Round]:
-    """The rounds as the decode loop gives them: from a generator, which can be closed."""
-    yield from rounds
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScriptedSequence:
+    rounds: Iterator[Round]
+    started_at_s: float
+
+
+class ScriptedLoop:
+    """Stands for the batch: every sequence gets the script's rounds, one in each step."""
+
+    num_slots = 1
+    num_bytes = 4096
+    num_used_positions = 0
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._sequences: list[ScriptedSequence] = []
+
+    def add(self, prompt_ids: tuple[int, ...], **_: object) -> ScriptedSequence:
+        sequence = ScriptedSequence(rounds=self._script(), started_at_s=time.perf_counter())
+        self._sequences.append(sequence)
+        return sequence
+
+    def remove(self, sequence: ScriptedSequence) -> None:
+        self._sequences.remove(sequence)
+
+    def step(self) -> list[tuple[ScriptedSequence, Round]]:
+        found = [(sequence, next(sequence.rounds)) for sequence in self._sequences]
+        self._sequences = [each for each, round_ in found if round_.finish_reason is None]
+        return found
 
 
 def scripted(
@@ -250,7 +278,7 @@ def scripted(
 
 def scripted_engine(tokenizer: Tokenizer, script: Script) -> Engine:
     return Engine(
-        decode=lambda prompt_ids, **_: play(script()),
+        loop=ScriptedLoop(script),
         tokenizer=tokenizer,
         stop_ids=frozenset({SPECIAL_TOKENS.index(STOP_TOKEN)}),
         kv_len=KV_LEN,
@@ -286,7 +314,7 @@ class Running:
 def running(
     engine: Engine, *, stop_timeout_s: float = 0.0, **server_options: Any
 ) -> Iterator[Running]:
-    scheduler = Scheduler(lambda request, queue_s: engine.generate(request, queue_s=queue_s))
+    scheduler = Scheduler(engine)
     facts = Facts(
         served_name="tiny",
         model_dir=Path("target"),
