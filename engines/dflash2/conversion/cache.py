@@ -8,7 +8,7 @@ a warm start reads no weights. Says what it decided; decides nothing in silence.
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -55,21 +55,25 @@ def folder_to_load(folder: Path, environment: Environment, say: Say, report: Rep
     if source is None:
         return folder
     destination = _destination(source, environment)
-    for candidate in (destination, source.folder / OWN_NAME, source.folder / LSE_NAME):
+    source_sha256 = cache(partial(_source_sha256, source, destination, say, report))
+    for candidate in _places(source, destination):
         if not os.path.lexists(candidate):
             continue
-        problem = _problem(candidate, source, _source_sha256(source, destination, report))
+        problem = _problem(candidate, source, source_sha256())
         if problem is None:
             say(f"using the conversion in {candidate}")
             return candidate
         say(f"{candidate} is not used: {problem}")
-    return _convert_once(source, destination, say, report)
+    if destination.parent != source.folder and not environment.get(CACHE_DIR):
+        say(f"{source.folder} cannot be written, so its conversion goes to a cache directory")
+    return _convert_once(source, destination, source_sha256, say, report)
 
 
 def convert_to(
     folder: Path, destination: Path, origin: Origin | None, say: Say, report: Report
 ) -> Manifest:
     """Convert into a folder that does not exist yet. origin None: as the source itself says."""
+    _check_new(destination)
     source = read_source(folder)
     origin = origin or source.origin
     if origin is None:
@@ -78,9 +82,13 @@ def convert_to(
             "--source-revision"
         )
     with claim(destination, lambda: say(_waiting(destination))) as partial_folder:
-        if os.path.lexists(destination):
-            raise ModelError(f"{destination}: is there already; name a folder that does not exist")
+        _check_new(destination)  # once more: another process may have been faster
         return convert(source, partial_folder, destination, origin, report)
+
+
+def _check_new(destination: Path) -> None:
+    if os.path.lexists(destination):
+        raise ModelError(f"{destination}: is there already; name a folder that does not exist")
 
 
 def _converts(environment: Environment) -> bool:
@@ -111,31 +119,39 @@ def _destination(source: SourceCheckpoint, environment: Environment) -> Path:
     return Path(home) / "dflash2" / _cache_key(source)
 
 
+def _places(source: SourceCheckpoint, destination: Path) -> list[Path]:
+    """Where a conversion of this source may lie, each once."""
+    places = (destination, source.folder / OWN_NAME, source.folder / LSE_NAME)
+    return list(dict.fromkeys(places))
+
+
 def _cache_key(source: SourceCheckpoint) -> str:
     if source.origin is None:
-        key = f"{source.folder.absolute().name}-{_fnv1a64(os.path.abspath(source.weights)):016x}"
+        key = f"{source.name}-{_fnv1a64(os.path.abspath(source.weights)):016x}"
     else:
         key = f"{source.origin.repository}@{source.origin.revision}"
     return key.translate(str.maketrans("/\\:", "---")) + "-q8g64"
 
 
-def _convert_once(source: SourceCheckpoint, destination: Path, say: Say, report: Report) -> Path:
+def _convert_once(
+    source: SourceCheckpoint,
+    destination: Path,
+    source_sha256: Callable[[], str],
+    say: Say,
+    report: Report,
+) -> Path:
     """Convert, or wait for the process that is at it and take what it made."""
-    if destination.parent != source.folder and not _is_writable(source.folder):
-        say(f"{source.folder} cannot be written, so its conversion goes to a cache directory")
     _make_folder(destination.parent)
     with claim(destination, lambda: say(_waiting(destination))) as partial_folder:
         if os.path.lexists(destination):
-            if _problem(destination, source, _source_sha256(source, destination, report)) is None:
+            if _problem(destination, source, source_sha256()) is None:
                 say(f"using the conversion in {destination}")
                 return destination
             _remove_old(destination, partial_folder)
         say(f"converting {source.weights} to Q8 in {destination}")
-        origin = source.origin or Origin(
-            repository=source.folder.absolute().name, revision=UNKNOWN_REVISION
-        )
+        origin = source.origin or Origin(repository=source.name, revision=UNKNOWN_REVISION)
         manifest = convert(source, partial_folder, destination, origin, report)
-        _write_stamp(source, destination, manifest.source_sha256)
+        _write_stamp(source, destination, manifest.source_sha256, say)
     return destination
 
 
@@ -171,7 +187,7 @@ def _problem(folder: Path, source: SourceCheckpoint, source_sha256: str) -> str 
 def _problem_of_edited_weights(folder: Path, manifest: dict[str, Any]) -> str | None:
     """Weights are written before their manifest; newer ones have been touched and are hashed."""
     manifest_path, weights = folder / MANIFEST, folder / WEIGHTS
-    if weights.stat().st_mtime_ns <= manifest_path.stat().st_mtime_ns:
+    if _last_touched_ns(weights) <= _last_touched_ns(manifest_path):
         return None
     if file_sha256(weights, lambda done, total: None) != manifest.get("sha256"):
         return "its weights have been edited"
@@ -180,19 +196,24 @@ def _problem_of_edited_weights(folder: Path, manifest: dict[str, Any]) -> str | 
     return None
 
 
-def _source_sha256(source: SourceCheckpoint, destination: Path, report: Report) -> str:
+def _last_touched_ns(path: Path) -> int:
+    """Of the file's two times the second one cannot be set, so older bytes copied here show."""
+    found = path.stat()
+    return max(found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _source_sha256(source: SourceCheckpoint, destination: Path, say: Say, report: Report) -> str:
     """The hash of the source's weights, which are read only if no name and no stamp tells it."""
     known = blob_sha256(source.weights) or _stamped_sha256(source, destination)
     if known is not None:
         return known
     sha256 = file_sha256(source.weights, partial(report, "hash-source"))
-    _make_folder(destination.parent)
-    _write_stamp(source, destination, sha256)
+    _write_stamp(source, destination, sha256, say)
     return sha256
 
 
 def _stamped_sha256(source: SourceCheckpoint, destination: Path) -> str | None:
-    for converted in (destination, source.folder / OWN_NAME, source.folder / LSE_NAME):
+    for converted in _places(source, destination):
         try:
             stamp, sha256 = _stamp_path(converted).read_text(encoding="utf-8").split()
         except (OSError, ValueError):
@@ -202,11 +223,17 @@ def _stamped_sha256(source: SourceCheckpoint, destination: Path) -> str | None:
     return None
 
 
-def _write_stamp(source: SourceCheckpoint, destination: Path, source_sha256: str) -> None:
+def _write_stamp(source: SourceCheckpoint, destination: Path, source_sha256: str, say: Say) -> None:
     """Keep the hash for the next start, if the file it belongs to is still the same."""
-    if stat_stamp(source.weights) == source.stamp:
+    if stat_stamp(source.weights) != source.stamp:
+        return
+    path = _stamp_path(destination)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Half a line, if the process ends here, is read as none.
-        _stamp_path(destination).write_text(f"{source.stamp} {source_sha256}\n", encoding="utf-8")
+        path.write_text(f"{source.stamp} {source_sha256}\n", encoding="utf-8")
+    except OSError as error:
+        say(f"{path} cannot be written ({error.strerror}), so the next start hashes the source")
 
 
 def _stamp_path(destination: Path) -> Path:
@@ -215,14 +242,19 @@ def _stamp_path(destination: Path) -> Path:
 
 def _remove_old(destination: Path, partial_folder: Path) -> None:
     """Take an invalid conversion away at one stroke, then delete it."""
-    is_folder = destination.is_dir() and not destination.is_symlink()
-    if not is_folder or not set(os.listdir(destination)) <= OUR_FILES:
-        raise ModelError(
-            f"{destination}: stands where the conversion belongs and is none; move it away"
-        )
     old = partial_folder / "old"
-    os.rename(destination, old)
-    shutil.rmtree(old)
+    try:
+        is_folder = destination.is_dir() and not destination.is_symlink()
+        if not is_folder or not set(os.listdir(destination)) <= OUR_FILES:
+            raise ModelError(
+                f"{destination}: stands where the conversion belongs and is none; move it away"
+            )
+        os.rename(destination, old)
+        shutil.rmtree(old)
+    except OSError as error:
+        raise ModelError(
+            f"{destination}: cannot be replaced ({error.strerror}); move it away"
+        ) from error
 
 
 def _is_writable(path: Path) -> bool:

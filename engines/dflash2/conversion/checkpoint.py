@@ -8,7 +8,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from engines.dflash2.config import DRAFTER_ARCHITECTURE, ModelError
 from engines.dflash2.conversion.layout import Layout, NotConvertibleError, converted_layout
@@ -48,6 +48,11 @@ class SourceCheckpoint:
     @property
     def weights(self) -> Path:
         return self.file.path
+
+    @property
+    def name(self) -> str:
+        """The folder's own, also where it was given as "." or ".."."""
+        return os.path.basename(os.path.abspath(self.folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +137,7 @@ def weights_file(folder: Path) -> Path:
 
 def read_origin(folder: Path) -> Origin | None:
     """Repository and revision, from a hub snapshot's path or else from hf-origin.json."""
-    if found := HUB_SNAPSHOT.search(folder.absolute().as_posix()):
+    if found := HUB_SNAPSHOT.search(os.path.realpath(folder)):
         owner, name, revision = found.groups()
         return Origin(repository=f"{owner}/{name}", revision=revision)
     path = folder / ORIGIN_FILE
@@ -140,11 +145,15 @@ def read_origin(folder: Path) -> Origin | None:
         return None
     values = read_json_object(path)
     repository, revision = values.get("repository"), values.get("revision")
-    if not isinstance(repository, str) or not isinstance(revision, str):
+    if not _is_name(repository) or not _is_name(revision):
         raise ModelError(
-            f"{path}: holds {values!r}; it needs repository and revision, both as text"
+            f"{path}: holds {values!r}; it needs repository and revision, both as printable text"
         )
     return Origin(repository=repository, revision=revision)
+
+
+def _is_name(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and value != "" and value.isprintable()
 
 
 def stat_stamp(path: Path) -> str:
@@ -168,7 +177,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     with open(descriptor, encoding="utf-8") as file:
         try:
             values = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModelError(f"{path}: not JSON ({error}); fetch the checkpoint again") from error
     if not isinstance(values, dict):
         raise ModelError(f"{path}: holds {type(values).__name__}, not a JSON object")

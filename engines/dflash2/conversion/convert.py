@@ -12,7 +12,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from engines.dflash2.conversion.tensor_file import Tensor, open_readonly
 SPARE_BYTES = 16 << 20  # free space to leave beside the output
 COPY_BYTES = 4 << 20  # read at once where bytes are only hashed
 NUM_FINISH_STEPS = 4
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,8 @@ def claim(destination: Path, on_wait: Callable[[], None]) -> Iterator[Path]:
     finally:
         # Under its own name it failed; renamed, it has become the destination.
         if _is_same_folder(partial, descriptor):
-            shutil.rmtree(partial)
+            with suppress(OSError):  # what made it fail is on its way up; the next one removes it
+                shutil.rmtree(partial)
         os.close(descriptor)
 
 
@@ -255,17 +257,14 @@ def _check_space(folder: Path, num_bytes: int) -> None:
 
 def _lock_folder(folder: Path, on_wait: Callable[[], None]) -> int:
     while True:
+        _make_partial(folder)
         try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise ModelError(
-                f"{folder.parent}: cannot be written ({error.strerror}); make it a writable "
-                "folder, or choose another place"
-            ) from error
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            # No link is followed: what it leads to is not ours to empty.
+            descriptor = os.open(folder, FOLDER_FLAGS | os.O_NOFOLLOW)
         except FileNotFoundError:
             continue  # its holder finished in between
+        except OSError as error:
+            raise _in_the_way(folder, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -276,19 +275,41 @@ def _lock_folder(folder: Path, on_wait: Callable[[], None]) -> int:
         os.close(descriptor)  # it was renamed or removed by the one who held it
 
 
+def _make_partial(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError as error:
+        raise _in_the_way(folder, error) from error
+    except OSError as error:
+        raise ModelError(
+            f"{folder.parent}: cannot be written ({error.strerror}); make it a writable folder, "
+            "or choose another place"
+        ) from error
+
+
+def _in_the_way(folder: Path, error: OSError) -> ModelError:
+    return ModelError(
+        f"{folder}: stands where a conversion is prepared and cannot be used ({error.strerror}); "
+        "move it away"
+    )
+
+
 def _is_same_folder(folder: Path, descriptor: int) -> bool:
     try:
-        return os.path.samestat(os.stat(folder), os.fstat(descriptor))
+        return os.path.samestat(os.lstat(folder), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
 
 def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    try:
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except OSError as error:
+        raise _in_the_way(folder, error) from error
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -299,7 +320,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(folder, FOLDER_FLAGS)
     try:
         os.fsync(descriptor)
     finally:

@@ -78,7 +78,8 @@ def blocks(layout: Layout) -> Iterator[Block]:
         block_bytes = MAX_BLOCK_BYTES
         if part.scales is not None:
             row_bytes = part.source.shape[1] * SOURCE_ITEM_BYTES
-            block_bytes = min(BLOCK_ROWS * row_bytes, MAX_BLOCK_BYTES)
+            # A matrix without columns has no bytes to cut.
+            block_bytes = min(BLOCK_ROWS * row_bytes, MAX_BLOCK_BYTES) or MAX_BLOCK_BYTES
         for begin in range(0, part.source.num_bytes, block_bytes):
             num_bytes = min(block_bytes, part.source.num_bytes - begin)
             yield Block(part=part, begin=begin, num_bytes=num_bytes)

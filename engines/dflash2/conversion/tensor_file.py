@@ -7,6 +7,8 @@ every byte of it belongs to exactly one tensor. Knows no names and no model.
 import json
 import math
 import os
+import reprlib
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +25,13 @@ ITEM_BYTES = {
     "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
 METADATA = "__metadata__"
+MAX_TENSOR_BYTES = 2**63 - 1  # no file is larger
 # First bytes of what is often called model.safetensors by mistake. As a length they are enormous.
-FOREIGN = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
+FOREIGN = {
+    b"PK\x03\x04": "a zip archive, as torch.save writes it; save it as safetensors",
+    b"\x80": "a pickle, not safetensors; save it as safetensors",
+    b"version ": "a Git LFS pointer, not the file it points at; fetch that with `git lfs pull`",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +71,15 @@ def read_tensor_file(path: Path) -> TensorFile:
 def open_readonly(path: Path) -> int:
     """A descriptor of the file, or an error in words: missing, a loop of links, no permission."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise ModelError(
             f"{path}: cannot be opened ({error.strerror}); name the folder of a whole checkpoint"
         ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ModelError(f"{path}: is no file; name the folder of a whole checkpoint")
+    return descriptor
 
 
 def encode_header(tensors: Iterable[Tensor]) -> bytes:
@@ -93,7 +104,7 @@ def _read(path: Path, descriptor: int) -> TensorFile:
     if len(start) < LENGTH_BYTES or header_bytes > num_bytes - LENGTH_BYTES:
         for magic, what in FOREIGN.items():
             if start.startswith(magic):
-                raise ModelError(f"{path}: is {what}, not safetensors; save it as safetensors")
+                raise ModelError(f"{path}: is {what}")
         raise _error(
             path,
             f"its header is said to have {header_bytes} bytes, but the file has {num_bytes} in all",
@@ -129,14 +140,18 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
 def _tensor(path: Path, name: str, entry: Any) -> Tensor:
     """One entry with every part of the right kind, its length the product of its shape."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _error(path, f"{name} needs dtype, shape and data_offsets, it is {entry!r}")
+        found = reprlib.repr(entry)
+        raise _error(path, f"{name} needs dtype, shape and data_offsets, it is {found}")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        raise _error(path, f"{name} has the unknown dtype {dtype!r}")
+        raise _error(path, f"{name} has the unknown dtype {reprlib.repr(dtype)}")
     if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
-        raise _error(path, f"{name} has shape {shape!r} and data_offsets {offsets!r}")
+        places = f"shape {reprlib.repr(shape)} and data_offsets {reprlib.repr(offsets)}"
+        raise _error(path, f"{name} has {places}")
     begin, end = offsets
     expected_bytes = math.prod(shape) * ITEM_BYTES[dtype]
+    if max(expected_bytes, end) > MAX_TENSOR_BYTES:
+        raise _error(path, f"{name} is larger than any file")
     if end - begin != expected_bytes:
         raise _error(
             path, f"{name}, {dtype} {shape}, needs {expected_bytes} bytes and has {end - begin}"

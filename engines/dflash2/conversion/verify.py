@@ -35,6 +35,7 @@ def verify(folder: Path, reference: Path | None, report: Report) -> list[Check]:
     config = read_json_object(folder / CONFIG)
     file = read_tensor_file(weights_file(folder))
     sha256 = file_sha256(file.path, partial(report, "hash-source"))
+    config_sha256 = hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
     checks = []
     if is_quantized(config):
         manifest = read_json_object(folder / MANIFEST)
@@ -46,9 +47,15 @@ def verify(folder: Path, reference: Path | None, report: Report) -> list[Check]:
         }
         checks += [_equal(f"manifest's {key}", manifest.get(key), it) for key, it in found.items()]
         if manifest.get("source_sha256") == published.SOURCE_SHA256:
-            checks.append(_equal("published conversion", published.CONVERTED_SHA256, sha256))
-    elif hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest() == published.CONFIG_SHA256:
-        checks.append(_equal("published checkpoint", published.SOURCE_SHA256, sha256))
+            checks += [
+                _equal("published conversion", published.CONVERTED_SHA256, sha256),
+                _equal("published config", published.CONVERTED_CONFIG_SHA256, config_sha256),
+            ]
+    elif config_sha256 == published.CONFIG_SHA256 or sha256 == published.SOURCE_SHA256:
+        checks += [
+            _equal("published checkpoint", published.SOURCE_SHA256, sha256),
+            _equal("published config", published.CONFIG_SHA256, config_sha256),
+        ]
     if reference is not None:
         names = [WEIGHTS, CONFIG, *([MANIFEST] if is_quantized(config) else [])]
         checks += [_same_bytes(folder / name, reference / name) for name in names]

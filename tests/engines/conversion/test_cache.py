@@ -18,7 +18,7 @@ from engines.dflash2.conversion.cache import folder_to_load
 from engines.dflash2.conversion.convert import claim
 
 from . import scalar
-from .fixture import DRAFTER_CONFIG, FIXTURE_SHA256, fixture, write_source
+from .fixture import DRAFTER_CONFIG, FIXTURE_BYTES, FIXTURE_SHA256, fixture, write_source
 from .test_convert import CHECKOUT, convert
 
 NOBODY = 65534
@@ -227,9 +227,70 @@ def test_a_touched_source_of_the_same_bytes_is_hashed_once(source: Path) -> None
 def test_touched_weights_of_the_same_bytes_are_vouched_for_once(source: Path) -> None:
     folder, _ = use(source)
     manifest, weights = folder / "source-repository.json", folder / "model.safetensors"
-    os.utime(manifest, ns=(1, 1))
+    later_ns = manifest.stat().st_mtime_ns + 1
+    os.utime(weights, ns=(later_ns, later_ns))
+    assert bytes_read_by(lambda: use(source)) > FIXTURE_BYTES
     assert not use(source)[1].converted
-    assert manifest.stat().st_mtime_ns > weights.stat().st_mtime_ns
+    assert manifest.stat().st_mtime_ns > later_ns
+    assert bytes_read_by(lambda: use(source)) < FIXTURE_BYTES
+
+
+def test_weights_of_another_conversion_are_found_out_although_they_are_older(
+    source: Path,
+) -> None:
+    folder, _ = use(source)
+    weights, manifest = folder / "model.safetensors", folder / "source-repository.json"
+    spoilt = bytearray(weights.read_bytes())
+    spoilt[-1] ^= 1
+    while weights.stat().st_ctime_ns <= manifest.stat().st_ctime_ns:  # until that clock ticks
+        weights.write_bytes(spoilt)
+        os.utime(weights, ns=(1, 1))
+    _, told = use(source)
+    assert "its weights have been edited" in told.text
+    assert sha256_of(folder) == FIXTURE_SHA256
+
+
+def test_a_spoilt_conversion_is_looked_at_and_told_once(source: Path) -> None:
+    folder, _ = use(source)
+    edit_manifest(folder, format="Q4")
+    assert use(source)[1].text.count("is not used") == 1
+
+
+def test_a_stamp_that_cannot_be_written_stops_nothing_and_is_told(source: Path) -> None:
+    use(source)
+    stamp = source / "q8g64.source-stat"
+    stamp.unlink()
+    stamp.mkdir()
+    folder, told = use(source)
+    assert folder == source / "q8g64"
+    assert told.phases == {"hash-source"}
+    assert f"{stamp} cannot be written (Is a directory)" in told.text
+
+
+def test_a_link_in_the_place_where_conversions_are_prepared_is_not_followed(
+    source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("dear diary")
+    (source / ".q8g64.partial").symlink_to(tmp_path / "mine")
+    with pytest.raises(ModelError, match=r"\.q8g64\.partial: stands where a conversion is prep"):
+        use(source)
+    assert (tmp_path / "mine" / "diary.txt").read_text() == "dear diary"
+    (source / ".q8g64.partial").unlink()
+    (source / ".q8g64.partial").write_text("a file")
+    with pytest.raises(ModelError, match=r"cannot be used \(File exists\); move it away"):
+        use(source)
+
+
+def test_a_folder_given_as_two_dots_has_a_name(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "within").mkdir()
+    monkeypatch.chdir(source / "within")
+    folder, _ = use(Path(".."), {"DFLASH2_CACHE_DIR": str(tmp_path / "cache")})
+    assert folder.name.startswith("source-")
+    manifest = json.loads((folder / "source-repository.json").read_text())
+    assert manifest["source_repository"] == "source"
 
 
 def test_a_folder_of_something_else_in_the_place_is_not_deleted(source: Path) -> None:
@@ -282,6 +343,28 @@ def ordinary_user() -> Iterator[None]:
     os.seteuid(NOBODY)
     yield
     os.seteuid(0)
+
+
+def test_a_conversion_in_a_folder_that_cannot_be_written_needs_no_other_place(
+    public_folder: Path, ordinary_user: None
+) -> None:
+    source = write_source(public_folder / "source", fixture())
+    use(source)
+    (source / "q8g64.source-stat").unlink()
+    source.chmod(0o555)
+    folder, told = use(source, {"XDG_CACHE_HOME": str(source / "nowhere")})
+    source.chmod(0o755)
+    assert folder == source / "q8g64"
+    assert "cannot be written (Permission denied), so the next start hashes" in told.text
+
+
+def test_a_conversion_of_somebody_else_that_cannot_be_replaced_is_told(
+    public_folder: Path, ordinary_user: None
+) -> None:
+    source = write_source(public_folder / "source", fixture())
+    (source / "q8g64").mkdir(mode=0o000)
+    with pytest.raises(ModelError, match=r"q8g64: cannot be replaced \(Permission denied\)"):
+        use(source)
 
 
 def test_a_source_that_cannot_be_written_uses_the_users_cache(

@@ -69,6 +69,13 @@ def test_a_random_checkpoint_equals_the_scalar_implementation(tmp_path: Path, se
     assert (tmp_path / "q8" / "model.safetensors").read_bytes() == scalar.convert(weights)
 
 
+def test_matrices_without_rows_or_columns_convert_to_such(tmp_path: Path) -> None:
+    shapes = {"a.weight": [4, 0], "b.weight": [0, 64], "c.weight": [2, 64], "d.weight": [2, 0]}
+    weights = random_file(shapes)
+    convert(write_source(tmp_path / "source", weights), tmp_path / "q8")
+    assert (tmp_path / "q8" / "model.safetensors").read_bytes() == scalar.convert(weights)
+
+
 def test_the_source_is_read_in_the_order_of_its_bytes_whatever_its_header_says(
     tmp_path: Path,
 ) -> None:
@@ -127,14 +134,17 @@ def test_the_origin_is_read_from_a_hub_path_or_a_file_and_else_asked_for(tmp_pat
 
     hub = tmp_path / "models--incoai--Qwen3.8-27B-DFlash2" / "snapshots" / "dedf8df6"
     assert origin_of(write_source(hub, fixture())) == ("incoai/Qwen3.8-27B-DFlash2", "dedf8df6")
+    (tmp_path / "link").symlink_to(hub)
+    assert origin_of(tmp_path / "link") == ("incoai/Qwen3.8-27B-DFlash2", "dedf8df6")
     source = write_source(tmp_path / "source", fixture())
     with pytest.raises(ModelError, match="give --source-repository and --source-revision"):
         origin_of(source)
     (source / "hf-origin.json").write_text('{"repository": "a/b", "revision": "v1"}')
     assert origin_of(source) == ("a/b", "v1")
-    (source / "hf-origin.json").write_text('{"repository": "a/b"}')
-    with pytest.raises(ModelError, match="it needs repository and revision"):
-        convert_to(source, tmp_path / "new", None, lambda text: None, lambda *_: None)
+    for origin in ('{"repository": "a/b"}', '{"repository": "a\\u0000b", "revision": "v1"}'):
+        (source / "hf-origin.json").write_text(origin)
+        with pytest.raises(ModelError, match="it needs repository and revision"):
+            convert_to(source, tmp_path / "new", None, lambda text: None, lambda *_: None)
 
 
 def sharded(source: Path) -> None:
@@ -158,6 +168,16 @@ def looping(source: Path) -> None:
 
 def truncated(source: Path) -> None:
     os.truncate(source / "model.safetensors", (source / "model.safetensors").stat().st_size - 1)
+
+
+def a_folder(source: Path) -> None:
+    (source / "model.safetensors").unlink()
+    (source / "model.safetensors").mkdir()
+
+
+def a_git_lfs_pointer(source: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:67fc\nsize 3848817896\n"
+    (source / "model.safetensors").write_text(pointer)
 
 
 def header_too_long(source: Path) -> None:
@@ -188,6 +208,8 @@ def float16(source: Path) -> None:
         (pickled, r"has pytorch_model\.bin, a pickle, and no model\.safetensors"),
         (named_wrongly, "is a pickle, not safetensors"),
         (looping, r"model\.safetensors: cannot be opened \(Too many levels of symbolic links\)"),
+        (a_folder, r"model\.safetensors: is no file; name the folder"),
+        (a_git_lfs_pointer, "is a Git LFS pointer, not the file it points at"),
         (truncated, "it is truncated"),
         (header_too_long, "its header is said to have 1000000 bytes"),
         (float16, "fc.weight is F16; only BF16 checkpoints can be converted"),
@@ -208,6 +230,7 @@ def float16(source: Path) -> None:
         (lambda source: (source / "model.safetensors").unlink(), r"has no model\.safetensors"),
         (lambda source: (source / "config.json").unlink(), "cannot be opened"),
         (lambda source: (source / "config.json").write_text("{"), "config.json: not JSON"),
+        (lambda source: (source / "config.json").write_text("[" * 10**6), "config.json: not JSON"),
     ],
 )
 def test_what_cannot_be_converted_is_refused_and_leaves_nothing(
@@ -227,6 +250,15 @@ def test_a_destination_must_be_new_and_in_a_folder_that_is_there(tmp_path: Path)
         convert(source, tmp_path / "q8")
     with pytest.raises(ModelError, match=r"nowhere: cannot be written \(No such file"):
         convert(source, tmp_path / "nowhere" / "q8")
+
+
+def test_the_folder_that_one_is_in_is_no_destination(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_source(tmp_path / "source", fixture())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match=r"^\.: is there already"):
+        convert(source, Path("."))
 
 
 def test_one_word_of_an_origin_is_refused(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ def test_tensors_come_in_the_order_of_their_bytes_and_metadata_is_none(tmp_path:
         ({"a": entry(0, 6)}, 7, "1 bytes at its end are nobody's"),
         ({"a": entry(0, 6)}, 5, "truncated: its tensors need 6 bytes and 5 are there"),
         ({"a": entry(0, 6, shape=[4])}, 6, r"BF16 \[4\], needs 8 bytes and has 6"),
+        ({"a": entry(0, 6, shape=[10**4000] * 3)}, 6, "a is larger than any file"),
+        ({"a": "x" * 10**5}, 0, r"it is 'x{12}\.\.\.x{13}'"),
         ({"a": entry(6, 0, shape=[3])}, 6, r"needs 6 bytes and has -6"),
         ({"a": entry(0, 4, shape=[-1, -2])}, 4, r"a has shape \[-1, -2\]"),
         ({"a": entry(0, 2, shape=[True])}, 2, r"a has shape \[True\]"),

@@ -75,6 +75,18 @@ def test_who_claims_to_be_the_published_checkpoint_must_have_its_hash(
     code, said = verify(capsys, source)
     assert code == 1
     assert said.startswith(f"published checkpoint: {published.SOURCE_SHA256} is expected, a3afbf58")
+    assert said.endswith("published config: ok\n")
+
+
+def test_the_published_weights_need_the_published_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_source(tmp_path / "source", fixture(), {**published.CONFIG, "use_cache": False})
+    fixtures = "a3afbf58fc5c3e91c0cecf0e3be2717d474c620395bd81f4feb3a9b8afb99d3f"
+    monkeypatch.setattr(published, "SOURCE_SHA256", fixtures)  # as if it were the published one
+    code, said = verify(capsys, source)
+    assert code == 1
+    assert said.startswith("published checkpoint: ok\npublished config: 873e3556")
 
 
 def test_who_claims_to_be_converted_from_it_must_have_the_conversions_hash(
@@ -87,6 +99,7 @@ def test_who_claims_to_be_converted_from_it_must_have_the_conversions_hash(
     code, said = verify(capsys, tmp_path / "q8")
     assert code == 1
     assert f"published conversion: {published.CONVERTED_SHA256} is expected, b30b5547" in said
+    assert f"published config: {published.CONVERTED_CONFIG_SHA256} is expected, " in said
 
 
 def test_nothing_to_compare_with_is_no_success(
