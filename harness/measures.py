@@ -164,8 +164,8 @@ def distinct_4gram_share(words: Sequence[Hashable]) -> float | None:
     """Distinct runs of four over all runs of four, of token ids or of words; None below four of
     them.
     """
-    runs = list(zip(words, words[1:], words[2:], words[3:], strict=False))
-    return len(set(runs)) / len(runs) if runs else None
+    runs = zip(words, words[1:], words[2:], words[3:], strict=False)
+    return len(set(runs)) / (len(words) - 3) if len(words) > 3 else None
 
 
 def loops(share: float | None) -> bool | None:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from harness.measures import CountersDelta
 from harness.records import Counters, LengthPolicy, Sampling, Variant
 
@@ -19,9 +21,12 @@ class Ask:
     length: LengthPolicy
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputPiece:
-    """What one event of a stream says. Totals are running totals; None: the event does not tell."""
+class OutputPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """What one event of a stream says. Totals are running totals; None: the event does not tell.
+
+    One is made of every event, and a frozen dataclass would take longer to make than its JSON to
+    decode.
+    """
 
     has_choices: bool = False
     answer: str = ""

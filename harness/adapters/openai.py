@@ -4,7 +4,7 @@ Event shapes as seen from vLLM 0.32 and llama.cpp b11434 (recorded streams in th
 values of another type than expected are not there: a null count is unknown, never 0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -109,9 +109,8 @@ def count(value: Any) -> int | None:
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return None
-    return tuple(value) if all(isinstance(token, int) for token in value) else None
+    is_ids = isinstance(value, list) and set(map(type, value)) <= {int}
+    return tuple(value) if is_ids else None
 
 
 def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from harness.adapters import openai, prometheus
 from harness.adapters.base import Ask, OutputPiece
 from harness.adapters.command_line import options
@@ -56,8 +58,8 @@ def request_body(ask: Ask) -> dict[str, Any]:
 
 def read_event(event: Mapping[str, Any]) -> OutputPiece:
     """Its own figures come in the usage event as `metrics`, where the server was told to."""
-    metrics = event.get("metrics")
-    return replace(openai.read_event(event), timings=metrics if metrics else None)
+    piece, metrics = openai.read_event(event), event.get("metrics")
+    return structs.replace(piece, timings=metrics) if metrics else piece
 
 
 def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:

@@ -7,11 +7,11 @@ thrown away but yielded with `terminated` False, and the caller decides.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """`at_ns` is the time of the read that completed it; `data` is None for a comment."""
 
     at_ns: int
@@ -22,36 +22,29 @@ class Event:
 
 def events(reads: Iterable[tuple[int, bytes]]) -> Iterator[Event]:
     """Events and comments in order. reads: (time, bytes) as they came from the network."""
-    fields: list[tuple[bytes, bytes]] = []
-    at_ns = 0
-    for number, (at_ns, line, ended) in enumerate(_lines(reads)):
+    data: list[bytes] = []
+    name, at_ns = b"", 0
+    for number, (at_ns, line) in enumerate(_lines(reads)):
         if number == 0:
             line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark may lead the stream
-        if line.startswith(b":"):
+        if not line:
+            if data:
+                yield Event(at_ns=at_ns, data=b"\n".join(data), name=name)
+            data, name = [], b""
+            continue
+        field, _, value = line.partition(b":")
+        if not field:
             yield Event(at_ns=at_ns, data=None)
-        elif line:
-            name, _, value = line.partition(b":")
-            fields.append((name, value.removeprefix(b" ")))
-        if fields and ended and not line:
-            yield from _event(at_ns, fields, terminated=True)
-            fields = []
-    yield from _event(at_ns, fields, terminated=False)
-
-
-def _event(at_ns: int, fields: list[tuple[bytes, bytes]], *, terminated: bool) -> Iterator[Event]:
-    data = [value for name, value in fields if name == b"data"]
-    names = [value for name, value in fields if name == b"event"]
+        elif field == b"data":
+            data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            name = value.removeprefix(b" ")
     if data:
-        yield Event(
-            at_ns=at_ns,
-            data=b"\n".join(data),
-            name=names[-1] if names else b"",
-            terminated=terminated,
-        )
+        yield Event(at_ns=at_ns, data=b"\n".join(data), name=name, terminated=False)
 
 
-def _lines(reads: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes, bool]]:
-    """(time of the read that ended it, line, True); a last line without an end comes with False."""
+def _lines(reads: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """(time of the read that ended it, line); a last one that is not empty may lack its end."""
     partial: list[bytes] = []  # joined once: a line of megabytes arrives in many reads
     after_cr = False
     at_ns = 0
@@ -61,11 +54,13 @@ def _lines(reads: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes, boo
             after_cr = False
         if not data:
             continue
-        after_cr = data.endswith(b"\r")
-        first, *others = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if b"\r" in data:
+            after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *others = data.split(b"\n")
         partial.append(first)
         for following in others:
-            yield at_ns, b"".join(partial), True
+            yield at_ns, b"".join(partial)
             partial = [following]
     if any(partial):
-        yield at_ns, b"".join(partial), False
+        yield at_ns, b"".join(partial)
