@@ -141,6 +141,7 @@ def _cell(
         reference_reason=reason,
         rate_per_s=workload.rate_per_s,
         cache=workload.cache,
+        rate_ceiling_tok_per_s=matrix.rate_ceiling_tok_per_s,
         drafter_model=_drafter_model(variant),
     )
 

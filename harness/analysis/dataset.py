@@ -4,13 +4,14 @@ here.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 import pandas as pd
 
 from harness.cell_view import CellView, OutputEvents
+from harness.errors import ResultsError
 from harness.records import (
     Boot,
     Cell,
@@ -114,9 +115,9 @@ class _Records:
         self.folder = folder
         self.sessions = {item.where.session_id: item for item in folder.read(Session)}
         self.boots = {item.where.boot_id: item for item in folder.boots()}
-        self.requests = _by_cell(folder.usable(Request))
+        self.requests = _by_cell(_measured_forwards(folder.usable(Request)))
         self.snapshots = _by_cell(folder.usable(Snapshot))
-        self.ends = _by_cell(folder.usable(RepetitionEnd))
+        self.ends = _by_cell(_measured_forwards(folder.usable(RepetitionEnd)))
         self.cell_ends = folder.read(CellEnd)
         self.samples: dict[str | None, list[tuple[datetime, MachineSample]]] = defaultdict(list)
         for sample in folder.read(MachineSample):
@@ -200,6 +201,22 @@ class _Records:
                 reason = (end.message or "no reason was recorded").rstrip(".")
                 messages.append(f"block {block_id}: {reason}.")
         return tuple(messages)
+
+
+def _measured_forwards(records: Sequence[R]) -> Sequence[R]:
+    """The same records, none of which holds a negative duration: to show such a one as 0 or to
+    leave it out would hide a clock that steps.
+    """
+    for record in records:
+        for field in fields(record):
+            value = getattr(record, field.name)
+            if field.name.endswith("_s") and isinstance(value, float) and value < 0:
+                raise ResultsError(
+                    f"{record.where.request_id or record.where.cell_id}: `{field.name}` is "
+                    f"{value:g} s, and no time is negative; its clock or its record is broken, so "
+                    "measure the cell again"
+                )
+    return records
 
 
 def _measured(record: Request | Snapshot | RepetitionEnd) -> bool:

@@ -15,20 +15,36 @@ from harness.measures import CountersDelta
 
 
 def acceptance_length(view: CellView) -> Measured:
-    return _from_drafts(view, measures.acceptance_length)
+    return _at_most(_ceiling(view), _from_drafts(view, measures.acceptance_length))
 
 
 def acceptance_rate(view: CellView) -> Measured:
-    return _from_drafts(view, measures.acceptance_rate)
+    return _at_most(1, _from_drafts(view, measures.acceptance_rate))
 
 
 def fraction_of_ceiling(view: CellView) -> Measured:
     if view.cell.drafter is not None and view.cell.k is None:
         return not_measured("the matrix does not say k")
-    return _from_drafts(
-        view,
-        lambda delta: measures.fraction_of_ceiling(measures.acceptance_length(delta), view.cell.k),
+    return _at_most(
+        1,
+        _from_drafts(
+            view,
+            lambda delta: measures.fraction_of_ceiling(
+                measures.acceptance_length(delta), view.cell.k
+            ),
+        ),
     )
+
+
+def _ceiling(view: CellView) -> int | None:
+    return None if view.cell.k is None else view.cell.k + 1
+
+
+def _at_most(most: float | None, measured: Measured) -> Measured:
+    """A figure that no engine can reach is none; its value stands in the reason."""
+    if measured.value is None or most is None or measured.value <= most:
+        return measured
+    return not_measured(f"impossible: {measured.value:.4g}, where {most:g} is the most")
 
 
 def draft_coverage(view: CellView) -> Measured:
@@ -36,7 +52,7 @@ def draft_coverage(view: CellView) -> Measured:
 
 
 def tokens_per_step(view: CellView) -> Measured:
-    return _from_tokens(view, measures.tokens_per_step)
+    return _at_most(_ceiling(view), _from_tokens(view, measures.tokens_per_step))
 
 
 def tokens_per_round(view: CellView) -> Measured:
@@ -100,7 +116,7 @@ def acceptance_at_position(view: CellView) -> tuple[Measured, ...]:
     if shares is None:
         return ()
     never = (0.0,) * ((view.cell.k or 0) - len(shares))
-    return tuple(Measured(value=share, n=_rounds(delta)) for share in shares + never)
+    return tuple(_at_most(1, Measured(value=share, n=_rounds(delta))) for share in shares + never)
 
 
 def conditional_acceptance(view: CellView) -> tuple[Measured, ...]:
@@ -110,7 +126,7 @@ def conditional_acceptance(view: CellView) -> tuple[Measured, ...]:
     return tuple(
         not_measured("no round came that far")
         if share is None
-        else Measured(value=share, n=_rounds(delta))
+        else _at_most(1, Measured(value=share, n=_rounds(delta)))
         for share in shares or ()
     )
 

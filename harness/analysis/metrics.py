@@ -126,9 +126,17 @@ METRICS: Mapping[str, Metric] = {
     "prefill_rate": Metric(
         unit="tok/s",
         direction="higher",
-        description="prompt tokens that no cache held / TTFT, where max_tokens is 1",
+        description="prompt tokens that no cache held / TTFT, where max_tokens is 1; mean over "
+        "prompts of the median over repetitions",
         compute=_figure(throughput.prefill_rate_groups, throughput.why_no_prefill),
         groups=throughput.prefill_rate_groups,
+        workloads=GENERATE,
+    ),
+    "prefill_rate_pooled": Metric(
+        unit="tok/s",
+        direction="higher",
+        description="the same over all requests at once: all such tokens / the sum of their TTFT",
+        compute=throughput.prefill_rate_pooled,
         workloads=GENERATE,
     ),
     "ttfr_p50": Metric(
@@ -205,7 +213,7 @@ METRICS: Mapping[str, Metric] = {
         direction="higher",
         description="tokens of all streams / (last end - first start), TTFT included; median over "
         "waves or repetitions",
-        compute=_figure(throughput.aggregate_throughput_groups, throughput.why_no_rate),
+        compute=_figure(throughput.aggregate_throughput_groups, throughput.why_no_aggregate),
         groups=throughput.aggregate_throughput_groups,
         workloads=CONCURRENCY,
         by_kind=False,

@@ -8,6 +8,7 @@ here.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import fsum
 from statistics import median
 
 from harness import measures
@@ -24,15 +25,15 @@ NS_PER_S = 1e9
 
 
 def decode_rate_groups(view: CellView) -> Groups:
-    return _by_prompt(view, _decode_rate)
+    return _by_prompt(view, _timed(view, _decode_rate))
 
 
 def decode_rate_strict_groups(view: CellView) -> Groups:
-    return _by_prompt(view, _decode_rate_strict)
+    return _by_prompt(view, _timed(view, _decode_rate_strict))
 
 
 def tpot_groups(view: CellView) -> Groups:
-    return _by_prompt(view, _tpot)
+    return _by_prompt(view, _timed(view, _tpot))
 
 
 def step_time_groups(view: CellView) -> Groups:
@@ -40,9 +41,9 @@ def step_time_groups(view: CellView) -> Groups:
 
     def figure(request: Request) -> float | None:
         steps = measures.step_times(_seconds(view, request))
-        return median(steps) if steps and not _held_back(request) else None
+        return median(steps) if steps else None
 
-    return _by_prompt(view, figure)
+    return _by_prompt(view, _timed(view, figure))
 
 
 def peak_rate_groups(view: CellView) -> Groups:
@@ -54,7 +55,7 @@ def peak_rate_groups(view: CellView) -> Groups:
     def figure(request: Request) -> float | None:
         events = view.events.get(str(request.where.request_id))
         n = request.output_tokens
-        if events is None or n is None or not events.tokens:
+        if events is None or n is None or not events.tokens or is_impossible(view, request):
             return None
         known = [count for count in events.tokens if count is not None]
         whole = len(known) == len(events.tokens)
@@ -69,12 +70,7 @@ def peak_rate_groups(view: CellView) -> Groups:
 def prefill_rate_groups(view: CellView) -> Groups:
     if view.cell.max_tokens != 1:
         return ((),)
-    return _by_prompt(
-        view,
-        lambda request: measures.prefill_rate(
-            request.prompt_tokens, request.cached_tokens, request.ttft_s
-        ),
-    )
+    return _by_prompt(view, _prefill_rate)
 
 
 def decode_rate_excess(view: CellView) -> Measured:
@@ -86,44 +82,74 @@ def decode_rate_excess(view: CellView) -> Measured:
     return Measured(value=value, n=len(view.ok))
 
 
+def prefill_rate_pooled(view: CellView) -> Measured:
+    """All computed prompt tokens over all seconds, so that a long prompt counts for as much as it
+    is.
+    """
+    if view.cell.max_tokens != 1:
+        return not_measured(why_no_prefill(view))
+    known = [
+        (request.ttft_s * rate, request.ttft_s)
+        for request in view.ok
+        if request.ttft_s is not None and (rate := _prefill_rate(request)) is not None
+    ]
+    if not known:
+        return not_measured(why_no_prefill(view))
+    tokens, seconds = (fsum(column) for column in zip(*known, strict=True))
+    return Measured(value=tokens / seconds, n=len(known))
+
+
+def _prefill_rate(request: Request) -> float | None:
+    return measures.prefill_rate(request.prompt_tokens, request.cached_tokens, request.ttft_s)
+
+
 def _decode_rate(request: Request) -> float | None:
-    return _unless_held_back(
-        request,
-        measures.decode_rate(
-            request.output_tokens,
-            request.first_tokens,
-            request.ttft_s,
-            request.t_last_s,
-            request.wall_s,
-        ),
+    return measures.decode_rate(
+        request.output_tokens,
+        request.first_tokens,
+        request.ttft_s,
+        request.t_last_s,
+        request.wall_s,
     )
 
 
 def _decode_rate_strict(request: Request) -> float | None:
-    return _unless_held_back(
-        request,
-        measures.decode_rate_strict(
-            request.output_tokens, request.first_tokens, request.ttft_s, request.t_last_s
-        ),
+    return measures.decode_rate_strict(
+        request.output_tokens, request.first_tokens, request.ttft_s, request.t_last_s
     )
 
 
 def _tpot(request: Request) -> float | None:
-    return _unless_held_back(
-        request,
-        measures.tpot(
-            request.output_tokens, request.first_tokens, request.ttft_s, request.t_last_s
-        ),
+    return measures.tpot(
+        request.output_tokens, request.first_tokens, request.ttft_s, request.t_last_s
     )
 
 
-def _unless_held_back(request: Request, value: float | None) -> float | None:
-    return None if _held_back(request) else value
+def _timed(
+    view: CellView, figure: Callable[[Request], float | None]
+) -> Callable[[Request], float | None]:
+    """The same figure of streams alone that came in their own time."""
+    return lambda request: figure(request) if _came_in_its_time(view, request) else None
+
+
+def _came_in_its_time(view: CellView, request: Request) -> bool:
+    return not _held_back(request) and not is_impossible(view, request)
 
 
 def _held_back(request: Request) -> bool:
     """What a proxy collected and let go at once has no time per token, however long it took."""
     return "buffered_stream" in request.flags
+
+
+def is_impossible(view: CellView, request: Request) -> bool:
+    """Whether a stream is faster than the matrix believes any to be."""
+    rate = _decode_rate(request)
+    return rate is not None and _above_ceiling(view, rate)
+
+
+def _above_ceiling(view: CellView, rate: float, streams: int = 1) -> bool:
+    ceiling = view.cell.rate_ceiling_tok_per_s
+    return ceiling is not None and rate > ceiling * streams
 
 
 def _seconds(view: CellView, request: Request) -> list[float]:
@@ -154,12 +180,28 @@ def why_no_rate(view: CellView) -> str:
         return "the engine reports no token count"
     if any(_held_back(request) for request in view.ok):
         return "the stream was held back and came at once"
+    if any(is_impossible(view, request) for request in view.ok):
+        return _above_what(view)
     return "a reply came in one read"
+
+
+def why_no_aggregate(view: CellView) -> str:
+    rates = [_aggregate(end, requests) for end, requests in _repetitions(view)]
+    known = [rate for rate in rates if rate is not None]
+    if any(_above_ceiling(view, rate, view.cell.concurrency) for rate in known):
+        return _above_what(view)
+    return why_no_rate(view)
+
+
+def _above_what(view: CellView) -> str:
+    return f"impossible: a stream above {view.cell.rate_ceiling_tok_per_s:g} tok/s"
 
 
 def why_no_step(view: CellView) -> str:
     if not view.events:
         return "the events are not stored"
+    if any(is_impossible(view, request) for request in view.ok):
+        return _above_what(view)
     return "a reply came in one burst"
 
 
@@ -216,7 +258,7 @@ def token_time_percentile(share: float) -> Callable[[CellView], Measured]:
             own = measures.token_times(_seconds(view, request), events.tokens)
             if own is None:
                 return not_measured("the tokens of single events are not known")
-            times += () if _held_back(request) else own
+            times += own if _came_in_its_time(view, request) else ()
         return _percentile(times, share, "tokens")
 
     return figure
@@ -249,7 +291,9 @@ def longest(field: str, none: str) -> Callable[[CellView], Measured]:
 def aggregate_throughput_groups(view: CellView) -> Groups:
     """One group: tokens over the window from first send to last end, per wave or repetition."""
     rates = [_aggregate(end, requests) for end, requests in _repetitions(view)]
-    return (tuple(rate for rate in rates if rate is not None),) if None not in rates else ((),)
+    known = tuple(rate for rate in rates if rate is not None)
+    void = any(_above_ceiling(view, rate, view.cell.concurrency) for rate in known)
+    return ((),) if void or len(known) != len(rates) else (known,)
 
 
 def _aggregate(end: RepetitionEnd, requests: Sequence[Request]) -> float | None:

@@ -81,6 +81,23 @@ def _free(value: Any) -> Any:
     return _text(value) if isinstance(number, str) else number
 
 
+def _settings(value: Any) -> Any:
+    """Words of a command line: the engine reads them itself, so each keeps its letters.
+
+    A number is one where it is written as it would be printed; 1.10 may be a version, 1e05 a
+    commit, and both reach the engine as they stand. What lies deeper reaches it as JSON.
+    """
+    if not isinstance(value, dict):
+        return value
+    values = _free(value)
+    return {name: _as_written(value[name], read) for name, read in values.items()}
+
+
+def _as_written(written: Any, read: Any) -> Any:
+    is_number = isinstance(written, Plain) and not isinstance(read, str)
+    return str(written) if is_number and str(read) != written.replace("_", "") else read
+
+
 def _refuse_secret_keys(section: dict[str, Any]) -> None:
     for key in section:
         if _SECRET_KEY.search(key.lower().replace("-", "_")):
@@ -93,7 +110,7 @@ Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
 Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
 Real: TypeAlias = Annotated[float, BeforeValidator(_real)]
 Switch: TypeAlias = Annotated[bool, BeforeValidator(_switch)]
-Free: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_free)]
+Settings: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_settings)]
 
 
 def _device(value: Any) -> Any:
@@ -235,7 +252,7 @@ class VariantEntry(Entry):
     drafter: DrafterEntry | None = Field(
         default=None, description="left out: plain decoding, a reference for speed-ups"
     )
-    flags: Free = Field(default={}, description="settings of this variant alone")
+    flags: Settings = Field(default={}, description="settings of this variant alone")
     reference: Text | None = Field(
         default=None,
         description="the variant that speed-ups are taken over; left out, the plain one with the "
@@ -355,6 +372,12 @@ class ClientEntry(Entry):
         "connections only with a request: a second opinion at low concurrency, with a protocol id "
         "of its own",
     )
+    rate_ceiling_tok_per_s: Real = Field(
+        default=100_000.0,
+        gt=0,
+        description="a stream above it, or an aggregate above c times it, is a fault of the "
+        "measurement: no rate is shown, and the cell is invalid",
+    )
 
 
 class MatrixEntry(Entry):
@@ -374,7 +397,7 @@ class MatrixEntry(Entry):
     sampling: SamplingEntry = Field(
         default=SamplingEntry(), description="how tokens are drawn, for all variants alike"
     )
-    held_constant: Free = Field(
+    held_constant: Settings = Field(
         default={}, description="engine settings that are equal for all variants"
     )
     schedule: ScheduleEntry = Field(
@@ -387,7 +410,9 @@ class MatrixEntry(Entry):
         "can be read, is what `roof_fraction` is a share of; others are kept with the run",
     )
     goals: dict[str, Real] = Field(
-        default={}, description="metric: the figure to reach; kept with the run, no check uses them"
+        default={},
+        description="metric, by its name in docs/figures.md: the figure to reach. The report has a "
+        "table of how far each variant is from it; no check and no exit code asks",
     )
 
 

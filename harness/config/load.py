@@ -432,6 +432,7 @@ def _matrix(file: _File) -> Matrix:
         device=entry.device,
         goals=entry.goals,
         transport=entry.client.transport,
+        rate_ceiling_tok_per_s=entry.client.rate_ceiling_tok_per_s,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from harness.adapters import ADAPTERS, Adapter, OutputPiece
+from harness.errors import ResultsError
 from harness.measures import BURST_S, bursts, distinct_4gram_share
 from harness.records import RepetitionEnd, Request, RequestError, Snapshot
 from harness.run.raw import RawExchange, read_spool
@@ -240,7 +241,7 @@ def _quoted(data: bytes) -> str:
 
 def _request(raw: RawExchange, stream: _Stream, error: RequestError | None) -> Request:
     def after_t0(at_ns: int | None) -> float | None:
-        return None if at_ns is None else (at_ns - raw.t0_ns) / 1e9
+        return None if at_ns is None else _seconds(raw, raw.t0_ns, at_ns)
 
     n, n_source = _output_tokens(stream)
     first, first_source = _first_tokens(stream)
@@ -252,7 +253,7 @@ def _request(raw: RawExchange, stream: _Stream, error: RequestError | None) -> R
         index=raw.asked.index,
         started_at=raw.started_at,
         t0_ns=raw.t0_ns,
-        send_lateness_s=(raw.t0_ns - raw.t_sched_ns) / 1e9,
+        send_lateness_s=_seconds(raw, raw.t_sched_ns, raw.t0_ns),
         connect_s=raw.connect_s,
         status="ok" if error is None else "failed",
         error=error,
@@ -285,7 +286,18 @@ def _request(raw: RawExchange, stream: _Stream, error: RequestError | None) -> R
 
 
 def _since_first_attempt_s(raw: RawExchange) -> float | None:
-    return None if raw.first_t0_ns is None else (raw.t0_ns - raw.first_t0_ns) / 1e9
+    return None if raw.first_t0_ns is None else _seconds(raw, raw.first_t0_ns, raw.t0_ns)
+
+
+def _seconds(raw: RawExchange, since_ns: int, until_ns: int) -> float:
+    """Never negative, and never cut to 0: a clock that steps back has measured nothing."""
+    if until_ns < since_ns:
+        raise ResultsError(
+            f"{raw.asked.where.request_id}: a duration of {(until_ns - since_ns) / 1e9:g} s; the "
+            "clock went backwards, so the repetition measured nothing; remove its file in spool/, "
+            "and `dflashbench resume` measures the cell again"
+        )
+    return (until_ns - since_ns) / 1e9
 
 
 def _event_row(raw: RawExchange, stream: _Stream) -> EventRow:
@@ -361,5 +373,5 @@ def _came_at_once(raw: RawExchange, outputs: Sequence[_Output]) -> bool:
     lasted_s = at_s[-1] - at_s[0]
     if lasted_s <= BURST_S:
         return True
-    one_burst = len(bursts(at_s, [output.tokens for output in outputs])) == 1
-    return one_burst and lasted_s < _HELD_BACK_SHARE * at_s[-1]
+    is_short = lasted_s < _HELD_BACK_SHARE * at_s[-1]
+    return is_short and len(bursts(at_s, [None] * len(at_s))) == 1

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from harness import checks
+from harness.analysis.metrics import METRICS
 from harness.analysis.summary import Summary, summarise
 from harness.errors import ResultsError
 from harness.records import Request, Session
@@ -268,6 +269,115 @@ def drafted_with(view: Any, **after: int) -> Any:
         return replace(snapshot, counters=replace(snapshot.counters, **new))
 
     return replace(view, snapshots=tuple(edit(s) for s in view.snapshots if s.where == first))
+
+
+def test_b112_an_acceptance_that_cannot_be_is_no_figure(tmp_path: Path) -> None:
+    """accepted / drafted of 1.2 and of 1.0000001, a length of 8.5 with k = 7. Wrong: shown."""
+    folder = synthetic.write_run(tmp_path, synthetic.matrix(levels=(), boots=1))
+    view = view_of(summarise(folder), "DFlash2")
+    over = drafted_with(view, drafts=100, draft_tokens=300, accepted_tokens=360)
+    barely = drafted_with(
+        view, drafts=10_000_000, draft_tokens=10_000_000, accepted_tokens=10_000_001
+    )
+    deep = drafted_with(view, drafts=100, draft_tokens=1000, accepted_tokens=750)
+    possible = drafted_with(view, drafts=100, draft_tokens=700, accepted_tokens=700)
+
+    def told(metric: str, seen: Any) -> tuple[float | None, str | None]:
+        found = METRICS[metric].compute(seen)
+        return found.value, found.reason
+
+    assert told("acceptance_rate", over) == (None, "impossible: 1.2, where 1 is the most")
+    assert told("acceptance_rate", barely) == (None, "impossible: 1, where 1 is the most")
+    assert told("acceptance_length", deep) == (None, "impossible: 8.5, where 8 is the most")
+    assert told("fraction_of_ceiling", deep)[0] is None
+    assert told("acceptance_rate", possible) == (1.0, None)
+    assert told("acceptance_length", possible) == (8.0, None)
+
+
+RATES = (256_000_000.0, 37.58, 0.0004, 1_234_567.891)
+
+
+def test_b112_a_rate_above_the_ceiling_is_null_and_flagged_and_the_others_stay(
+    tmp_path: Path,
+) -> None:
+    """Wrong: 2.56e+08 in the headline table."""
+    names = dict(zip("ABCD", RATES, strict=True))
+
+    def edit(request: Request) -> Request:
+        rate = names.get(request.prompt_id)
+        # as many tokens as make a stream of 10 s; 0.0004 tok/s take their time
+        return request if rate is None else at_rate(request, rate, tokens=max(2, round(rate * 10)))
+
+    asked = replace(
+        synthetic.matrix(
+            boots=1, levels=(), drafters=(), prompts=prompts(A="A", B="B", C="C", D="D")
+        ),
+        rate_ceiling_tok_per_s=100_000.0,
+    )
+    summary = summarise(synthetic.write_run(tmp_path, asked, edit=edit))
+    text, told = written(summary, tmp_path / "reports")
+
+    for kind in "AD":
+        for metric in ("decode_rate", "decode_rate_strict", "tpot"):
+            found = estimate(summary, metric, kind)
+            assert (found.value, found.reason) == (None, "impossible: a stream above 100000 tok/s")
+    assert estimate(summary, "decode_rate").value is None
+    assert estimate(summary, "decode_rate", "B").value == pytest.approx(37.58, rel=1e-3)
+    assert estimate(summary, "decode_rate", "C").value == pytest.approx(0.0004)
+    (verdict,) = [v for v in summary.verdicts if v.check == "impossible_rate"]
+    assert verdict.level == "invalid"
+    assert told["verdict"] == "invalid"
+    (rates,) = [lines for lines in markdown_tables(text) if "all kinds" in lines[0]][:1]
+    assert [cell.split()[0] for cell in cells_of(rates[2])[1:]] == [
+        "n/a",
+        "n/a",
+        "37.58",
+        "0.0004000",
+        "n/a",
+    ]
+
+
+def test_b112_the_ceiling_is_the_matrixs_and_an_aggregate_has_one_too(tmp_path: Path) -> None:
+    """Four streams of ten tokens per second: 10 each, 40 together."""
+    used = prompts(A="A", B="B", C="C", D="D")
+    asked = synthetic.matrix(boots=1, levels=(4,), drafters=(), prompts=used)
+    closed = replace(asked.workloads[2], repetitions=1, num_requests=4)
+    view = view_of(summarise(synthetic.write_run(tmp_path, replace(asked, workloads=(closed,)))))
+    seen = replace(
+        view,
+        requests=tuple(at_rate(each, 10.0, tokens=100, ttft_s=0.0) for each in view.requests),
+        ends=tuple(replace(end, window_s=10.0) for end in view.ends),
+    )
+
+    def under(ceiling: float | None) -> list[float | None]:
+        judged = replace(seen, cell=replace(seen.cell, rate_ceiling_tok_per_s=ceiling))
+        names = ("decode_rate", "aggregate_throughput")
+        return [METRICS[name].compute(judged).value for name in names]
+
+    assert under(None) == under(10.5) == pytest.approx([10.0, 40.0])
+    assert under(9.0) == [None, None]
+
+
+def test_b112_a_ceiling_goes_through_a_whole_run(tmp_path: Path) -> None:
+    """70 tokens in 0.1 s are 700 tok/s, where the matrix believes 300."""
+    end = FIN("stop", usage=us(3, 70)) + DONE
+    outcome = measure(
+        tmp_path,
+        {"fast": [(0.02, ROLE + C("a ")), (0.12, C("b ") + end)]},
+        more="client: {rate_ceiling_tok_per_s: 300}",
+    )
+
+    row = outcome.row("decode_rate", kind="fast")
+    assert (row["value"], row["reason"]) == (None, "impossible: a stream above 300 tok/s")
+    assert outcome.verdicts("impossible_rate", level="invalid")
+    assert outcome.exit_code == 3
+
+
+def test_b112_a_matrix_that_names_no_ceiling_believes_100000(tmp_path: Path) -> None:
+    outcome = measure(tmp_path, {"p": [(0.02, C("a ")), (0.1, C("b ") + FIN("stop") + DONE)]})
+    (cell,) = outcome.folder.manifest.plan.cells
+
+    assert cell.rate_ceiling_tok_per_s == 100_000
 
 
 def test_b112_more_accepted_than_drafted_is_void(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ docs/terms.md has it.
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +16,9 @@ from harness.analysis import comparisons, outputs, stats, throughput
 from harness.analysis.metrics import METRICS
 from harness.analysis.summary import summarise
 from harness.cell_view import CellView, OutputEvents
+from harness.errors import ResultsError
 from harness.plan import make_plan, requests_of
-from harness.records import Request
+from harness.records import CellEnd, Request
 from harness.report import sentences, tables
 from harness.scripted_server import DONE
 from tests.harness import synthetic
@@ -117,6 +119,45 @@ def test_b81_a_wall_clock_that_steps_back_moves_no_duration(
     assert all(end.window_s > 0.29 for end in view_of(summarise(found.folder)).ends)
 
 
+FINE = [(0.05, ROLE + C("a ")), (0.10, C("b ")), (0.15, FIN("stop", usage=us(3, 2)) + DONE)]
+
+
+def test_b81_a_clock_that_steps_back_is_a_hard_error_and_no_duration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong: TTFT -4.9 s, or max(0, x) = 0."""
+    stepped_ns = [0]
+    clock = SimpleNamespace(perf_counter_ns=lambda: time.perf_counter_ns() - stepped_ns[0])
+    monkeypatch.setattr("harness.run.client.time", clock)
+
+    def answer(times_asked: int) -> Sends:
+        stepped_ns[0] = 5_000_000_000  # while the second request is under way
+        return FINE
+
+    found = measure(tmp_path, {"p1": FINE, "p2": answer})
+
+    assert found.exit_code == 3
+    assert found.requests == []  # the whole repetition is void
+    (end,) = found.folder.read(CellEnd)
+    assert end.outcome == "unavailable"
+    assert "the clock went backwards, so the repetition measured nothing" in str(end.message)
+    assert "a duration of -4.9" in found.page or "a duration of -5" in found.page
+    assert {row["value"] for row in found.summary["rows"] if row["metric"] == "ttft_p50"} == {None}
+
+
+@pytest.mark.parametrize("field", ["ttft_s", "wall_s", "send_lateness_s", "connect_s"])
+def test_b81_a_record_with_a_negative_duration_is_refused_by_name(
+    tmp_path: Path, field: str
+) -> None:
+    asked = synthetic.matrix(boots=1, levels=(), drafters=())
+    folder = synthetic.write_run(
+        tmp_path, asked, edit=lambda request: replace(request, **{field: -4.9})
+    )
+
+    with pytest.raises(ResultsError, match=rf"`{field}` is -4.9 s, and no time is negative"):
+        summarise(folder)
+
+
 # --- percentiles ----------------------------------------------------------------------------------
 
 
@@ -175,6 +216,36 @@ def test_b88_four_streams_of_ten_tokens_per_second_are_an_aggregate_of_forty(
     assert METRICS["decode_rate"].compute(parallel).value == pytest.approx(10.0)
     assert "tokens of all streams" in METRICS["aggregate_throughput"].description
     assert "of one stream" in METRICS["decode_rate"].description
+
+
+def test_b88_prefill_is_named_as_a_mean_of_rates_or_pooled(tmp_path: Path) -> None:
+    """72 tokens in 0.69 s, 6000 in 2.5 s. Wrong: 1252 tok/s without a word."""
+    asked = synthetic.matrix(
+        boots=1, levels=(), drafters=(), prompts=prompts(A="A", B="B"), repetitions=1, max_tokens=1
+    )
+    prefills = {"A": (72, 0.69), "B": (6000, 2.5)}
+
+    def edit(request: Request) -> Request:
+        if request.prompt_id not in prefills:
+            return request
+        prompt_tokens, ttft_s = prefills[request.prompt_id]
+        return replace(
+            at_rate(request, 1000.0, tokens=1, ttft_s=ttft_s),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=0,
+        )
+
+    summary = summarise(synthetic.write_run(tmp_path, asked, edit=edit))
+    pooled = estimate(summary, "prefill_rate_pooled")
+    text, told = written(summary, tmp_path / "reports")
+
+    assert pooled.value == pytest.approx(6072 / 3.19)  # 1903.4
+    assert estimate(summary, "prefill_rate").value == pytest.approx((72 / 0.69 + 6000 / 2.5) / 2)
+    assert "mean over prompts" in METRICS["prefill_rate"].description
+    assert "sum of their TTFT" in METRICS["prefill_rate_pooled"].description
+    assert "mean over prompts" in text
+    rows = [row for row in told["rows"] if row["metric"] == "prefill_rate_pooled"]
+    assert {row["unit"] for row in rows} == {"tok/s"}
 
 
 def test_b89_a_request_that_timed_out_is_in_no_latency_and_its_wait_is_in_the_throughput(
