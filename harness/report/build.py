@@ -5,7 +5,7 @@ from pathlib import Path
 from harness.analysis.summary import Summary, summarise
 from harness.errors import ResultsError
 from harness.report import export, page, plots
-from harness.store import RunFolder
+from harness.store import RunFolder, write_whole
 
 
 def build(folder: RunFolder, reports_dir: Path) -> Path:
@@ -32,7 +32,7 @@ def _write(summary: Summary, report: Path) -> Path:
     export.write_tables(summary, report / "tables")
     pictures = plots.pictures(summary)
     results = report / "RESULTS.md"
-    results.write_text(page.results_page(summary, pictures), encoding="utf-8")
+    write_whole(results, page.results_page(summary, pictures).encode())
     for picture in pictures:
         plots.save(picture, report / "plots")
     return results

@@ -17,6 +17,7 @@ from harness.analysis.summary import Summary
 from harness.records import SCHEMA, MetricRow
 from harness.report import sentences, tables
 from harness.report.tables import Table
+from harness.store import write_whole
 
 
 def row_object(row: MetricRow) -> dict[str, Any]:
@@ -69,16 +70,20 @@ def summary_object(summary: Summary) -> Mapping[str, Any]:
 
 def write_summary(summary: Summary, path: Path) -> None:
     text = json.dumps(summary_object(summary), ensure_ascii=False, indent=1, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    write_whole(path, f"{text}\n".encode())
 
 
 def write_tables(summary: Summary, folder: Path) -> None:
     """Each table of the page, all figures in long form, and the requests they come from."""
     for make in tables.TABLES.values():
         for table in make(summary):
-            table_frame(table).to_csv(folder / f"{table.name}.csv", index=False)
-    figures_frame(summary).to_csv(folder / "figures.csv", index=False)
-    requests_frame(summary.data).to_csv(folder / "requests.csv", index=False)
+            _write_csv(table_frame(table), folder / f"{table.name}.csv")
+    _write_csv(figures_frame(summary), folder / "figures.csv")
+    _write_csv(requests_frame(summary.data), folder / "requests.csv")
+
+
+def _write_csv(frame: pd.DataFrame, path: Path) -> None:
+    write_whole(path, frame.to_csv(index=False).encode())
 
 
 def table_frame(table: Table) -> pd.DataFrame:

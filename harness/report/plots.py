@@ -8,6 +8,7 @@ colour in all of them.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,6 +28,7 @@ from harness.records import Estimate
 from harness.report import format as fmt
 from harness.report import sentences
 from harness.report.tables import position_depth
+from harness.store import write_whole
 
 # Okabe and Ito's palette, told apart with any kind of colour vision; plain decoding is always grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -73,12 +75,20 @@ def pictures(summary: Summary) -> tuple[Picture, ...]:
     return tuple(picture for make in PLOTS.values() for picture in make(summary))
 
 
+_KINDS: Mapping[str, Mapping[str, Any]] = {
+    "svg": {"metadata": {"Date": None}},
+    "png": {"dpi": 160, "metadata": {"Software": None}},
+}
+
+
 def save(picture: Picture, folder: Path) -> None:
     """`<name>.svg` and `<name>.png`, without a date in them."""
     with _style():
         figure = picture.draw()
-        figure.savefig(folder / f"{picture.name}.svg", metadata={"Date": None})
-        figure.savefig(folder / f"{picture.name}.png", dpi=160, metadata={"Software": None})
+        for kind, options in _KINDS.items():
+            drawn = BytesIO()
+            figure.savefig(drawn, format=kind, **options)
+            write_whole(folder / f"{picture.name}.{kind}", drawn.getvalue())
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from struct import Struct
 
 from harness.errors import ResultsError
+from harness.store import told
 
 TRAILER = 2**32 - 1
 
@@ -50,11 +51,9 @@ class Spool:
         self.append(TRAILER, 0, trailer)
         self._end_writer()
         if self._error is not None:
-            self.discard()
-            raise ResultsError(
-                f"{self._part}: {self._error.strerror or self._error}; the repetition is lost; "
-                "make room, and `dflashbench resume` measures its cell again"
-            ) from self._error
+            self._part.unlink(missing_ok=True)
+            with told(self._part):
+                raise self._error
         os.replace(self._part, self._path)
         return self._path
 

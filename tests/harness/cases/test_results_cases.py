@@ -93,22 +93,6 @@ def test_b119_unicode_line_separators_in_a_record_end_no_line(tmp_path: Path) ->
     assert data.count(b"\n") == before + 2
 
 
-# --- B120 -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full, others do not")
-def test_b120_a_run_on_a_full_disk_ends_with_a_message_and_not_with_zero(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = small_run(tmp_path)
-    (folder.path / "log.jsonl").unlink(missing_ok=True)
-    (folder.path / "log.jsonl").symlink_to("/dev/full")
-
-    with pytest.raises(ResultsError, match=r"log\.jsonl: No space left on device") as caught:
-        folder.append(entry("lost"))
-    assert caught.value.exit_code == 3
-
-
 # --- B121 -----------------------------------------------------------------------------------------
 
 RACE = """
