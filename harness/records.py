@@ -249,6 +249,7 @@ class Manifest:
     plan: Plan
     warmup_sets: Mapping[str, str] = field(default_factory=dict)
     device: Mapping[str, Any] = field(default_factory=dict)  # what the matrix says of it
+    goals: Mapping[str, float] = field(default_factory=dict)  # metric -> the figure to reach
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -203,6 +203,7 @@ def _manifest(
         plan=plan,
         warmup_sets={prompts.name: prompts.sha256 for prompts in warmups},
         device=matrix.device,
+        goals=matrix.goals,
     )
 
 

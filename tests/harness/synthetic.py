@@ -162,6 +162,7 @@ def write_run(
         models={"demo-dense": {"path": "models/target", "sha256": "ab" * 32}},
         held_constant=asked.held_constant,
         plan=plan,
+        goals=asked.goals,
     )
     folder = RunFolder.create(results_dir, manifest)
     writer = _Writer(

@@ -76,6 +76,18 @@ async def test_b51_closed_keeps_c_in_flight_until_all_are_done(concurrency):
     assert load.window_s == pytest.approx(0.3, abs=0.15)
 
 
+async def test_b51_a_thousand_places_are_all_in_use():
+    with serving(held) as server:
+        pool = pool_for(server)
+        requests = [pool.endpoint.encode(b"{}")] * 2048
+        load = await run_load("closed", requests, pool, concurrency=1024)
+        await pool.aclose()
+    assert server.in_flight_max == load.in_flight_max == 1024
+    assert server.num_connections == 1024
+    assert len(server.received) == 2048
+    assert all(exchange.error is None for exchange in load.exchanges)
+
+
 async def test_closed_with_fewer_requests_than_places():
     with serving(held) as server:
         pool = pool_for(server)

@@ -17,6 +17,8 @@ from harness.report.build import write_report
 from harness.report.tables import Entry, Table
 
 from . import synthetic
+from .cases.from_records import at_rate
+from .cases.from_records import prompts as cases_prompts
 
 STRANGE = "MTP | k=3 <b> $$x_1$ `q`"
 
@@ -340,3 +342,56 @@ def test_labels_that_would_touch_are_stacked_around_where_they_belong(
     wanted: list[float], heights: list[float]
 ) -> None:
     assert plots.spread(wanted, 2.0) == pytest.approx(heights)
+
+
+# --- goals ----------------------------------------------------------------------------------------
+
+
+def test_goals_stand_beside_what_each_variant_reached(tmp_path: Path) -> None:
+    """Higher is better of a rate, lower of a time; the ratio is the figure over the goal."""
+    asked = synthetic.matrix(boots=2, levels=(1,), prompts=cases_prompts(A="A"))
+    asked = replace(asked, goals={"decode_rate": 20.0, "ttft_p50": 0.05, "no_such_figure": 1.0})
+    rates = {"plain": 10.0, "DFlash2": 40.0}
+
+    def edit(request: Request) -> Request:
+        variant = "plain" if str(request.where.cell_id).startswith("plain") else "DFlash2"
+        return at_rate(request, rates[variant], ttft_s=0.1)
+
+    behaviours = {"DFlash2": replace(synthetic.DFLASH2, acceptance={"A": 0.7})}
+    summary = summarise(synthetic.write_run(tmp_path, asked, behaviours=behaviours, edit=edit))
+    (table,) = tables.goals(summary)
+    rows = [tuple(entry.text for entry in row) for row in table.rows]
+
+    assert (
+        "decode_rate",
+        "20.00",
+        "plain",
+        "generate",
+        "1",
+        "10.00",
+        "50.0 %",
+        "not reached",
+    ) in rows
+    assert (
+        "decode_rate",
+        "20.00",
+        "DFlash2",
+        "generate",
+        "1",
+        "40.00",
+        "200.0 %",
+        "reached",
+    ) in rows
+    of_times = [row for row in rows if row[:4] == ("ttft_p50", "0.05000", "plain", "generate")]
+    assert [row[-2:] for row in of_times] == [("200.0 %", "not reached")]
+    (unknown,) = [row for row in table.rows if row[0].text == "no_such_figure"]
+    assert unknown[-1].reason == "no figure of this name; docs/figures.md has them all"
+    page = write_report(summary, tmp_path / "reports").read_text(encoding="utf-8")
+    assert "## Goals" in page
+
+
+def test_a_run_without_goals_has_no_such_section(tmp_path: Path) -> None:
+    folder = synthetic.write_run(tmp_path, synthetic.matrix(boots=1, levels=(), drafters=()))
+
+    page = write_report(summarise(folder), tmp_path / "reports").read_text(encoding="utf-8")
+    assert "## Goals" not in page
