@@ -45,6 +45,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dialect", choices=("dflash2", "vllm", "llamacpp"), default=law.dialect)
     parser.add_argument("--die-at-request", type=int, help="exit when this many were asked")
     parser.add_argument("--die-after-answers", type=int, help="exit when this many were answered")
+    parser.add_argument("--hang-at-request", type=int, help="answer no more from this one on")
     parser.add_argument("--accept-delay-s", type=float, default=0.0)
     parser.add_argument("--refuse-to-boot", action="store_true")
     return parser.parse_args(arguments)
@@ -64,6 +65,7 @@ def _law(options: argparse.Namespace) -> Law:
         dialect=options.dialect,
         die_at_request=options.die_at_request,
         die_after_answers=options.die_after_answers,
+        hang_at_request=options.hang_at_request,
     )
 
 

@@ -37,6 +37,7 @@ class Law:
     dialect: pages.Dialect = "dflash2"
     die_at_request: int | None = None  # exit when this many were asked
     die_after_answers: int | None = None  # exit when this many were answered
+    hang_at_request: int | None = None  # answer nothing from this one on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +167,9 @@ class FakeEngine:
         self._num_asked += 1
         if self._num_asked == self.law.die_at_request:
             _die()
+        if self.law.hang_at_request is not None and self._num_asked >= self.law.hang_at_request:
+            print("scripted engine: hanging as asked", file=sys.stderr, flush=True)
+            return Script(sends=[], end="stall")
         wish = _wish(body, self.law, chat=request.path == "/v1/chat/completions")
         self._running += 1
         return Script(

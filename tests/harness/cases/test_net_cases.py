@@ -133,6 +133,23 @@ def test_b41_a_connection_lost_in_mid_stream_fails_one_request_and_is_not_replay
     assert times_asked(bad_day, prompt) == 1
 
 
+def test_b41_even_with_retries_nothing_is_sent_again_once_an_answer_began(tmp_path):
+    """It would double the server's counters, and hide the failure."""
+    broken = {
+        "closed": Script(sends=[(0.05, C("a"))], end="truncate"),
+        "reset": Script(sends=[(0.05, C("a"))], end="reset"),
+        "in band": in_band_error("out of memory", at_s=0.05),
+        "server error": refused(500, "no"),
+    }
+    workload = "{kind: generate, prompts: cases, repetitions: 1, max_tokens: 64, retries: 3}"
+    outcome = measure(tmp_path, broken, workloads=[workload])
+    for prompt in broken:
+        request = outcome.request(prompt)
+        assert request.status == "failed"
+        assert (request.attempts, request.throttled, request.reconnects) == (1, 0, 0)
+        assert times_asked(outcome, prompt) == 1
+
+
 def test_b41_the_others_go_on(bad_day):
     assert bad_day.request("fine").status == "ok"
     assert bad_day.request("fine").output_tokens == 2
@@ -237,6 +254,27 @@ def test_b43_a_stream_that_falls_silent_fails_alone_and_in_bounded_time(tmp_path
     assert 1.2 <= end.window_s < 1.2 + 2 * NOISE_S
     (verdict,) = outcome.verdicts("failed_share")
     assert "1 of 4 requests failed (stall 1)" in verdict["message"]
+
+
+def test_b43_an_engine_that_hangs_ends_its_cells_in_bounded_time_with_its_last_words(tmp_path):
+    """Wrong: six requests that wait for their time-out each, or for ever."""
+    workload = (
+        "{kind: generate, prompts: cases, repetitions: 3, max_tokens: 16, "
+        "timeouts: {first_event_s: 1}}"
+    )
+    began_s = time.monotonic()
+    outcome = measure_process(
+        tmp_path, ["--hang-at-request", str(READINESS + 2), "--round-ms", "1"], workload
+    )
+    assert time.monotonic() - began_s < 60
+    kinds = [request.error and request.error.kind for request in outcome.folder.read(Request)]
+    assert kinds == [None, "timeout", "timeout", "cancelled"]  # the third repetition never began
+    (end,) = outcome.folder.read(CellEnd)
+    assert end.outcome == "unavailable"
+    assert "2 requests in a row went unanswered" in str(end.message)
+    assert "hanging as asked" in str(end.message)  # the log's last line
+    assert "hanging as asked" in outcome.page
+    assert outcome.exit_code == 3
 
 
 def test_b44_a_first_byte_after_6_5_s_is_a_success(tmp_path):

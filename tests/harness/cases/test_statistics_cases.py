@@ -415,3 +415,31 @@ def test_b82_what_waited_for_its_turn_counts_from_the_moment_it_was_due(tmp_path
     assert METRICS["ttft_p50"].compute(seen).value == pytest.approx(0.001)  # as a sender sees it
     latest = throughput.ttft_from_schedule_percentile(0.9)(seen)
     assert latest.value == pytest.approx(0.9109)  # a tenth of the way from 0.901 to 1.0
+
+
+def test_b82_a_run_tells_what_a_schedule_waited_beside_what_a_sender_saw(tmp_path: Path) -> None:
+    """The same over a socket: one place, ten arrivals of 0.1 s, the first answer after 1 s.
+
+    Wrong: a median of 1 ms.
+    """
+
+    def answer(times_asked: int) -> Sends:
+        first_s = 1.0 if times_asked == 0 else 0.0
+        return [(first_s, C("a ")), (first_s, FIN("stop", usage=us(3, 1)) + DONE)]
+
+    found = measure(
+        tmp_path,
+        {"p1": answer},
+        workloads=[
+            "{kind: concurrency, prompts: cases, load: constant, rate_per_s: 10, levels: [1], "
+            "num_requests: 10, repetitions: 1, max_tokens: 8}"
+        ],
+    )
+    of_schedule = found.row("ttft_from_schedule_p50")["value"]
+    lateness = [request.send_lateness_s for request in found.requests]
+
+    assert of_schedule == pytest.approx(0.5545, abs=0.15)
+    assert found.row("ttft_p50")["value"] < 0.1
+    assert max(lateness) == pytest.approx(0.9, abs=0.15)  # the second waits for its place
+    assert found.row("send_lateness_max")["value"] == pytest.approx(max(lateness))
+    assert "TTFT after the due moment p50, ms" in found.page
