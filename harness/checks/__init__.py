@@ -231,8 +231,8 @@ CHECKS: Mapping[str, Check] = {
         judge=engine.flags_diff,
     ),
     "confounded": Check(
-        rule="Nothing but the drafter differs from the reference: no flag, no variable. Warning "
-        "otherwise.",
+        rule="Nothing but the drafter and its own settings differs from the reference: no other "
+        "flag, no variable. Warning otherwise.",
         judge=comparison.confounded,
     ),
     "unequal_depth": Check(

@@ -1,5 +1,6 @@
 """Whether a cell and its reference may be held against each other."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -86,15 +87,23 @@ def confounded(view: CellView) -> Finding:
 
 
 _OF_THE_MODELS = ("target", "drafter", "drafter_model", "k")
+# the drafter's own settings: speculative_config, spec_ngram_simple_size_n, ctx_size_draft, ...
+_OF_A_DRAFTER = re.compile(r"(^|_)(spec|speculative|draft)(_|$)")
 
 
 def _settings(view: CellView) -> Mapping[str, object]:
-    """What the boots were asked for, models left out; environment variables among it."""
+    """What the boots were asked for, the models and what only a drafter reads left out; environment
+    variables among it.
+    """
     asked: dict[str, object] = {}
     for boot in view.boots:
-        asked |= {name: value for name, value in boot.wanted.items() if name not in _OF_THE_MODELS}
+        asked |= {name: value for name, value in boot.wanted.items() if not _of_a_model(name)}
         asked |= boot.environment
     return asked
+
+
+def _of_a_model(setting: str) -> bool:
+    return setting in _OF_THE_MODELS or _OF_A_DRAFTER.search(setting) is not None
 
 
 def unequal_depth(view: CellView) -> Finding:

@@ -169,6 +169,26 @@ def test_another_setting_than_the_drafter_that_moved_too_is_a_warning(
     assert "differs in OMP, threads" in found.message
 
 
+@pytest.mark.parametrize(
+    ("setting", "level"),
+    [
+        ("speculative_config", "ok"),
+        ("spec_ngram_simple_size_n", "ok"),
+        ("ctx_size_draft", "ok"),
+        ("draft_until_batch", "ok"),
+        ("special_tokens", "warning"),
+    ],
+)
+def test_what_only_a_drafter_reads_is_no_other_setting(
+    drafted: CellView, plain: CellView, setting: str, level: Level
+) -> None:
+    ours = booted(drafted, wanted={"threads": 2, setting: 4})
+
+    assert level_of(
+        "confounded", replace(ours, reference=booted(plain, wanted={"threads": 2}))
+    ) == (level)
+
+
 @pytest.mark.parametrize(("k", "level"), [(None, "ok"), (7, "ok"), (3, "warning")])
 def test_a_reference_that_drafts_less_deep_is_a_warning(
     drafted: CellView, plain: CellView, k: int | None, level: Level
