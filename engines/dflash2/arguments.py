@@ -89,6 +89,10 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the target")
     parser.add_argument("--dflash2", choices=("on", "off"), default="off")
     parser.add_argument("--dflash2-model", type=Path, metavar="DIR", help="its DFlash 2 drafter")
+    parser.add_argument("--mtp", choices=("on", "off"), default="off", help="the target's own head")
+    parser.add_argument(
+        "--mtp-k", type=_positive, metavar="K", help="tokens that it proposes in a round"
+    )
     parser.add_argument(
         "--kv-len",
         type=_positive,

@@ -35,7 +35,7 @@ API_KEY_VARIABLE = "DFLASH2_API_KEY"
 
 
 def serve_command(options: argparse.Namespace) -> int:
-    given_dir = _drafter_dir(options)
+    given_dir, mtp_k = _drafter_dir(options), _mtp_k(options)
     _check_require_device(options)
     api_key = _api_key(options.api_key, os.environ)
     # The port is taken before the weights are read, so that a busy one is reported at once. Nobody
@@ -52,6 +52,7 @@ def serve_command(options: argparse.Namespace) -> int:
             model_dir=options.model,
             drafter_dir=drafter_dir,
             drafter_weights=_drafter_weights(drafter_dir),
+            uses_mtp=mtp_k is not None,
             dtype=options.dtype,
             num_threads=options.threads,
             version=_version(),
@@ -180,6 +181,22 @@ def _drafter_dir(options: argparse.Namespace) -> Path | None:
     return drafter_dir
 
 
+def _mtp_k(options: argparse.Namespace) -> int | None:
+    """How many tokens the target's own head shall propose; None: it is not asked."""
+    if options.mtp == "off":
+        if options.mtp_k is not None:
+            raise UsageError(f"--mtp-k {options.mtp_k} is given but --mtp is off; add --mtp on")
+        return None
+    if options.dflash2 == "on":
+        raise UsageError(
+            "--mtp on and --dflash2 on: a process drafts in one way; leave one of them out"
+        )
+    if options.mtp_k is None:
+        raise UsageError("--mtp on needs --mtp-k K, the number of tokens to propose in a round")
+    mtp_k: int = options.mtp_k
+    return mtp_k
+
+
 def _converted(options: argparse.Namespace, drafter_dir: Path | None) -> Path | None:
     """The folder to load for the one given: a BF16 drafter is converted when it is first used."""
     if drafter_dir is None:
@@ -199,12 +216,16 @@ def _drafter_weights(drafter_dir: Path | None) -> str | None:
 def _load(options: argparse.Namespace, drafter_dir: Path | None) -> Engine:
     torch.set_num_threads(options.threads)
     dtype = getattr(torch, options.dtype)
+    if drafter_dir is not None and load_target_config(options.model).num_mtp_layers:
+        text = "the target's own MTP head stays unused: --dflash2 on drafts in its place"
+        print(f"[dflash2-load] {text}", file=sys.stderr, flush=True)
     return load_engine(
         options.model,
         drafter_dir,
         dtype=dtype,
         kv_len=options.kv_len,
         device=_device(options.device),
+        mtp_k=_mtp_k(options),
     )
 
 
@@ -239,7 +260,9 @@ def answer_once(engine: Engine) -> None:
 
 
 def _greeting(facts: Facts, engine: Engine, listener: socket.socket) -> str:
-    drafter = f"DFlash 2, depth {engine.depth}" if facts.drafter_dir else "no drafter"
+    names = {"dflash2": "DFlash 2", "mtp": "MTP"}
+    name = names.get(facts.drafter)
+    drafter = "no drafter" if name is None else f"{name}, depth {engine.depth}"
     return (
         f"dflash2: serving {facts.served_name} at {url_of(listener)} "
         f"({drafter}, {engine.kv_len} positions, {facts.dtype}, {facts.num_threads} threads)"

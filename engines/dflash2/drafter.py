@@ -142,6 +142,11 @@ class DFlash2Drafter:
         self.target = target
 
     @property
+    def block_size(self) -> int:
+        """Rows of one pass, the anchor among them, however few proposals are used."""
+        return self.config.block_size
+
+    @property
     def dtype(self) -> torch.dtype:
         """What it computes in: a Q8 drafter in float32, whatever its target computes in."""
         return self.model.norm.weight.dtype

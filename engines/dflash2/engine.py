@@ -19,11 +19,13 @@ from torch import nn
 from engines.dflash2.batch import Batch
 from engines.dflash2.config import ModelError, load_target_config
 from engines.dflash2.decode import Outcome, Round, new_workspace
+from engines.dflash2.drafter import DFlash2Drafter
 from engines.dflash2.metrics import Ledger, prefill_entry, round_entry, timings
+from engines.dflash2.mtp import MTPDrafter
 from engines.dflash2.sampling import SamplingParams
 from engines.dflash2.selector import NonFiniteError
 from engines.dflash2.tokenizer import StreamDecoder, Tokenizer, load_stop_ids, load_tokenizer
-from engines.dflash2.weights import load_drafter, load_target
+from engines.dflash2.weights import load_drafter, load_mtp, load_target
 
 DEFAULT_KV_LEN = 4096
 DEFAULT_MAX_CONCURRENT_REQUESTS = 16
@@ -344,14 +346,24 @@ def load_engine(
     device: torch.device | str = "cpu",
     max_concurrent_requests: int = DEFAULT_MAX_CONCURRENT_REQUESTS,
     draft_until_batch: int | None = None,
+    mtp_k: int | None = None,
 ) -> Engine:
-    """The pair in the folders, ready to decode; kv_len None: as many positions as is modest."""
+    """What is in the folders, ready to decode; kv_len None: as many positions as is modest.
+
+    drafter_dir: of a DFlash 2 drafter, or mtp_k: how many tokens the target's own MTP head shall
+    propose; never both.
+    """
+    assert drafter_dir is None or mtp_k is None, "one drafter per process"
     config = load_target_config(model_dir)
     positions = _check_kv_len(kv_len, config.max_position_embeddings, model_dir)
     tokenizer, stop_ids = load_tokenizer(model_dir), load_stop_ids(model_dir)
     _check_tokenizer(tokenizer, config.vocab_size, model_dir)
     target = load_target(model_dir, dtype, device=device)
-    drafter = None if drafter_dir is None else load_drafter(drafter_dir, target, dtype)
+    drafter: DFlash2Drafter | MTPDrafter | None = None
+    if drafter_dir is not None:
+        drafter = load_drafter(drafter_dir, target, dtype)
+    elif mtp_k is not None:
+        drafter = load_mtp(model_dir, target, num_proposals=mtp_k)
     # The memory for keys and values is taken once, so that no request can fail for want of it.
     work = new_workspace(target, drafter, num_slots=max_concurrent_requests, kv_len=positions)
     return Engine(
@@ -361,7 +373,7 @@ def load_engine(
         kv_len=positions,
         vocab_size=config.vocab_size,
         depth=None if drafter is None else drafter.num_proposals,
-        block_size=None if drafter is None else drafter.config.block_size,
+        block_size=None if drafter is None else drafter.block_size,
         draft_until_batch=draft_until_batch,
         weights_bytes=_num_bytes(target) + (0 if drafter is None else _num_bytes(drafter.model)),
     )

@@ -56,6 +56,7 @@ class Facts:
     model_dir: Path
     drafter_dir: Path | None  # the folder that was loaded: the one given, or its conversion
     drafter_weights: str | None  # "q8g64", or the dtype its config names; None: it names none
+    uses_mtp: bool = False  # the target's own head drafts
     dtype: str
     num_threads: int
     version: str | None
@@ -63,7 +64,9 @@ class Facts:
     started_at_s: float = field(default_factory=time.time)
 
     @property
-    def drafter(self) -> Literal["dflash2", "none"]:
+    def drafter(self) -> Literal["dflash2", "mtp", "none"]:
+        if self.uses_mtp:
+            return "mtp"
         return "none" if self.drafter_dir is None else "dflash2"
 
 

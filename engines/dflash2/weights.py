@@ -24,6 +24,7 @@ from engines.dflash2.config import (
     load_target_config,
 )
 from engines.dflash2.drafter import DFlash2Drafter, DFlash2DraftModel
+from engines.dflash2.mtp import MTPDrafter, MTPHead
 from engines.dflash2.quantized import as_computed, quantize_matrices
 from engines.dflash2.qwen3_5 import Qwen3_5ForCausalLM
 from engines.dflash2.target import LlamaForCausalLM, Qwen3ForCausalLM, Target
@@ -33,8 +34,9 @@ TARGETS: dict[ModelType, Callable[[Any], Target]] = {
     "llama": LlamaForCausalLM,
     "qwen3_5": Qwen3_5ForCausalLM,
 }
-# Parts of a published qwen3_5 that this engine leaves out on purpose.
-SKIPPED = {"model.visual.": "of the vision tower (text only)", "mtp.": "of the MTP head"}
+MTP_PREFIX = "mtp."
+# Parts of a published qwen3_5 that its target leaves out on purpose.
+SKIPPED = {"model.visual.": "of the vision tower (text only)", MTP_PREFIX: "of the MTP head"}
 TEXT_PREFIX = "model.language_model."  # what a model that also sees calls its text part
 WIDE = (".A_log", ".dt_bias")  # decays are exponentials of these: never below float32
 SECONDS_BETWEEN_LINES = 1.0
@@ -98,6 +100,47 @@ def load_drafter(
     _assign(model, tensors, Path(folder))
     model.to(target.embedding_weight.device)
     return DFlash2Drafter(model, target, num_proposals=num_proposals)
+
+
+def load_mtp(
+    folder: Path | str,
+    target: Target,
+    *,
+    num_proposals: int,
+    say: Callable[[str], None] = _say_on_stderr,
+) -> MTPDrafter:
+    """The MTP head in a target's own folder, in the dtype and on the device of this target."""
+    folder = Path(folder)
+    config = load_target_config(folder)
+    if not config.num_mtp_layers:
+        raise ModelError(
+            f"{folder}: config.json names no MTP head (mtp_num_hidden_layers); start this "
+            "target without --mtp on"
+        )
+    with torch.device("meta"):
+        head = MTPHead(config)
+    checkpoint = open_checkpoint(folder)
+    stored = _stored_head_names(checkpoint)
+    shapes = {ours: checkpoint.tensors[theirs].shape for ours, theirs in stored.items()}
+    _check_inventory(head, shapes, folder)
+    say(f"reading {len(stored)} tensors of the MTP head")
+    weight = target.embedding_weight
+    tensors = {
+        name: tensor.to(weight.device)
+        for name, tensor in _read(checkpoint, stored, weight.dtype, config.fp8_block, say)
+    }
+    head.load_state_dict(tensors, assign=True)
+    head.eval().requires_grad_(False).to(weight.device)
+    return MTPDrafter(head, target, num_proposals=num_proposals)
+
+
+def _stored_head_names(checkpoint: Checkpoint) -> dict[str, str]:
+    """The head's name of each of its tensors in the files -> the files' name."""
+    names = [name for name in checkpoint.tensors if name.startswith(MTP_PREFIX)]
+    scales = {n + SCALE_SUFFIX for n in names if checkpoint.tensors[n].is_fp8}
+    stored = {n.removeprefix(MTP_PREFIX): n for n in names if n not in scales}
+    _refuse_other_formats(checkpoint, stored.values())
+    return stored
 
 
 def _with_bare_codebooks(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

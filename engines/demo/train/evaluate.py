@@ -1,9 +1,11 @@
 """Measures the pair on held-out prompts with the engine's own decode loop, and stores all it saw.
 
 Plain greedy decoding and DFlash 2 of every prompt, their outputs compared token by token; with
-`--drafter-without selector|convolutions`, the same drafter with that part switched off.
+`--drafter-without selector|convolutions`, the same drafter with that part switched off; with
+`--mtp-k K`, the target's own MTP head in its place.
 
     python -m engines.demo.train.evaluate --prompts demo5_eval --out engines/demo/eval/full.json
+    python -m engines.demo.train.evaluate --pair hybrid --mtp-k 2 --out engines/demo/eval/mtp2.json
 """
 
 import argparse
@@ -19,13 +21,15 @@ from engines.demo.train.corpus.split import KINDS, generated
 from engines.demo.train.pairs import add_pair
 from engines.dflash2.decode import Round, generate
 from engines.dflash2.drafter import DFlash2Drafter
+from engines.dflash2.drafting import Drafter
 from engines.dflash2.sampling import SamplingParams
 from engines.dflash2.target import Target
 from engines.dflash2.tokenizer import Tokenizer, load_stop_ids, load_tokenizer
-from engines.dflash2.weights import load_drafter, load_target
+from engines.dflash2.weights import load_drafter, load_mtp, load_target
 
 MAX_TOKENS = 384
 KV_LEN = 2048
+MODES = ("dflash2", "mtp")  # who drafted
 PARSED_KINDS = ("code", "refactor", "edit")
 
 
@@ -66,7 +70,7 @@ def decoded(rounds: Sequence[Round]) -> dict[str, object]:
 
 def run(
     target: Target,
-    drafter: DFlash2Drafter | None,
+    drafter: Drafter | None,
     prompt: Sequence[int],
     stop: frozenset[int],
 ) -> tuple[list[int], dict[str, object]]:
@@ -100,10 +104,11 @@ def judge(line: dict, tokenizer: Tokenizer, tokens: list[int], stop: frozenset[i
 def measure(
     line: dict,
     target: Target,
-    drafter: DFlash2Drafter | None,
+    drafter: Drafter | None,
     tokenizer: Tokenizer,
     stop: frozenset[int],
     with_plain: bool,
+    mode: str,
 ) -> dict[str, object]:
     prompt = tokenizer.encode_chat(line["messages"], {})
     result: dict[str, object] = {"id": line["id"], "kind": line["kind"], "source": line["source"]}
@@ -112,7 +117,7 @@ def measure(
         plain, result["plain"] = run(target, None, prompt, stop)
         result |= judge(line, tokenizer, plain, stop)
     if drafter is not None:
-        tokens, result["dflash2"] = run(target, drafter, prompt, stop)
+        tokens, result[mode] = run(target, drafter, prompt, stop)
         if plain is not None:
             result["equal_to_plain"] = tokens == plain
     return result
@@ -130,7 +135,8 @@ def summary(results: Sequence[dict]) -> dict[str, object]:
     for name in ("ended", "loops", "parses", "agrees", "equal_to_plain"):
         values[name] = share([r.get(name) for r in results])
     plain = [r["plain"] for r in results if "plain" in r]
-    drafted = [r["dflash2"] for r in results if "dflash2" in r]
+    mode = next((mode for mode in MODES if mode in results[0]), "none")
+    drafted = [r[mode] for r in results if mode in r]
     if plain:
         values["mean_tokens"] = round(fmean(p["num_tokens"] for p in plain), 1)
     if drafted:
@@ -144,7 +150,7 @@ def summary(results: Sequence[dict]) -> dict[str, object]:
         ]
         values["decode_speedup"] = round(seconds[0] / seconds[1], 3)
         values["plain_step_ms"] = round(1000 * seconds[0] / sum(p["num_rounds"] for p in plain), 2)
-        values["dflash2_round_ms"] = round(1000 * seconds[1] / rounds, 2)
+        values[f"{mode}_round_ms"] = round(1000 * seconds[1] / rounds, 2)
     return values
 
 
@@ -154,6 +160,7 @@ def main() -> None:
     parser.add_argument("--target", type=Path, help="default: the pair's")
     parser.add_argument("--drafter", type=Path, help="default: the pair's")
     parser.add_argument("--plain-only", action="store_true")
+    parser.add_argument("--mtp-k", type=int, help="draft with the MTP head, so many tokens")
     parser.add_argument("--without-plain", action="store_true")
     parser.add_argument("--drafter-without", choices=("selector", "convolutions"))
     parser.add_argument("--prompts", default="demo5_eval")
@@ -165,18 +172,21 @@ def main() -> None:
     folder = options.target or options.pair.target
     tokenizer, stop = load_tokenizer(folder), load_stop_ids(folder)
     target = load_target(folder)
-    drafter = None
-    if not options.plain_only:
+    drafter: Drafter | None = None
+    mode = "dflash2" if options.mtp_k is None else "mtp"
+    if options.mtp_k is not None:
+        drafter = load_mtp(folder, target, num_proposals=options.mtp_k)
+    elif not options.plain_only:
         drafter = load_drafter(options.drafter or options.pair.drafter, target)
-    if drafter is not None and options.drafter_without:
-        switch_off(drafter, options.drafter_without)
+        if options.drafter_without:
+            switch_off(drafter, options.drafter_without)
     text = Path("prompts", f"{options.prompts}.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     results: list[dict] = []
     for kind in KINDS:
         for line in [each for each in lines if each["kind"] == kind][: options.num_per_kind]:
             results.append(
-                measure(line, target, drafter, tokenizer, stop, not options.without_plain)
+                measure(line, target, drafter, tokenizer, stop, not options.without_plain, mode)
             )
         print(kind, json.dumps(summary([r for r in results if r["kind"] == kind])), flush=True)
     by_kind = {kind: summary([r for r in results if r["kind"] == kind]) for kind in KINDS}

@@ -1,19 +1,23 @@
-"""Prints the model card's tables from the stored evaluations, so that no number is typed.
+"""Prints a model card's tables from the stored evaluations, so that no number is typed.
 
 python -m engines.demo.train.tables
+python -m engines.demo.train.tables --pair hybrid
 """
 
+import argparse
 import json
 from pathlib import Path
 
 from engines.demo.train.corpus.split import KINDS
+from engines.demo.train.pairs import add_pair
 
-EVALUATIONS = Path("engines/demo/eval")
+EVALUATIONS = {"dense": Path("engines/demo/eval"), "hybrid": Path("engines/demo/eval/hybrid")}
 VARIANTS = ("full", "selector_off", "convolutions_off")
+MODES = {"mtp1": "MTP, k = 1", "mtp2": "MTP, k = 2", "mtp3": "MTP, k = 3", "full": "DFlash 2"}
 
 
-def read(name: str) -> dict:
-    return json.loads((EVALUATIONS / f"{name}.json").read_text(encoding="utf-8"))
+def read(folder: Path, name: str) -> dict:
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def figure(value: float | None, digits: int = 2) -> str:
@@ -67,9 +71,35 @@ def ablations(records: dict[str, dict]) -> str:
     return table(head, rows)
 
 
+def modes(records: dict[str, dict]) -> str:
+    """Acceptance length and decode speed-up of each way to draft."""
+    head = ["kind", *(f"{mode}: acceptance, speed-up" for mode in records)]
+    summaries = {mode: sections(record) for mode, record in records.items()}
+    rows = [
+        [
+            kind,
+            *(
+                f"{figure(each[kind]['acceptance_length'])}, "
+                f"{figure(each[kind].get('decode_speedup'))}"
+                for each in summaries.values()
+            ),
+        ]
+        for kind in next(iter(summaries.values()))
+    ]
+    return table(head, rows)
+
+
 def main() -> None:
-    records = {name: read(name) for name in VARIANTS}
-    print(quality(records["full"]), acceptance(records["full"]), ablations(records), sep="\n\n")
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_pair(parser)
+    options = parser.parse_args()
+    folder = EVALUATIONS[options.pair.name]
+    full = read(folder, "full")
+    if options.pair.name == "dense":
+        last = ablations({name: read(folder, name) for name in VARIANTS})
+    else:
+        last = modes({title: read(folder, name) for name, title in MODES.items()})
+    print(quality(full), acceptance(full), last, sep="\n\n")
 
 
 if __name__ == "__main__":
