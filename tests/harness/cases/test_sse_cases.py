@@ -5,6 +5,7 @@ into a report.
 """
 
 import gzip
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -153,6 +154,22 @@ def test_b13_an_event_of_many_reads_has_the_time_of_its_last() -> None:
 
     assert found["ttft"] == reads[-1][0]
     assert found["n"] == 512
+
+
+def test_b13_a_long_line_in_many_reads_takes_memory_for_itself_and_not_for_each_read() -> None:
+    """Wrong: every read keeps a copy of all that came before it."""
+    line = C("x" * 700_000)
+    reads = [(i, line[i : i + 8_192]) for i in range(0, len(line), 8_192)]
+
+    tracemalloc.start()
+    try:
+        (found,) = list(events(reads))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.data is not None
+    assert len(found.data) == len(line) - len(b"data: \n\n")
+    assert peak_bytes < 5 * len(line)
 
 
 def test_b15_a_compressed_stream_is_no_answer() -> None:

@@ -496,3 +496,43 @@ def test_b35_prefill_is_over_the_prompt_tokens_that_no_cache_held(tmp_path: Path
     (verdict,) = outcome.verdicts("cache_state", level="warning")
     assert "1 of 2 prompts" in verdict["message"]
     assert outcome.verdicts("short_outputs", level="invalid") == []
+
+
+def test_b142_one_evaluated_prompt_token_is_no_prefill_rate_and_enters_no_mean(
+    tmp_path: Path,
+) -> None:
+    """1024 tokens, then 1023 of them from the cache. Wrong: (421.4 + 4.4) / 2."""
+
+    def answer(times_asked: int) -> list[tuple[float, bytes]]:
+        at_s, cached = (0.243, 0) if times_asked == 0 else (0.0228, 1023)
+        details = {"cached_tokens": cached}
+        told = {"choices": [], "usage": {**us(1024, 1), "prompt_tokens_details": details}}
+        return [(at_s, C("a")), (at_s, FIN("length") + ev(told) + DONE)]
+
+    outcome = measure(
+        tmp_path,
+        {"B142": answer},
+        workloads=("{kind: generate, prompts: cases, repetitions: 2, max_tokens: 1, cache: warm}",),
+    )
+    cold, warm = outcome.requests
+    assert cold.ttft_s is not None
+
+    assert (cold.prompt_tokens, warm.prompt_tokens) == (1024, 1024)
+    assert warm.cached_tokens == 1023
+    for metric in ("prefill_rate", "prefill_rate_pooled"):
+        row = outcome.row(metric, kind="B142")
+        assert (row["value"], row["n"]) == (pytest.approx(1024 / cold.ttft_s), 1)
+
+
+def test_b139_more_tokens_than_were_asked_for_are_flagged_in_the_report(tmp_path: Path) -> None:
+    """A server that takes max_tokens for no limit."""
+    outcome = measure(
+        tmp_path,
+        {"B139": stream_of(80, "length")},
+        workloads=("{kind: generate, prompts: cases, repetitions: 1, max_tokens: 64}",),
+    )
+
+    assert "over_cap" in outcome.request("B139").flags
+    (verdict,) = outcome.verdicts("over_cap")
+    assert verdict["level"] == "warning"
+    assert "over_cap 1" in outcome.page.replace("\\", "")
