@@ -37,6 +37,7 @@ from harness.run import files, machine, runner
 from harness.run.boot import PROJECT
 from harness.run.calibrate import calibrate, worst_s
 from harness.run.clock import utc_now
+from harness.run.device_lock import measuring_alone
 from harness.run.limits import allow_open_files
 from harness.run.loops import loop_factory, loop_name
 from harness.run.progress import Reporter
@@ -108,12 +109,15 @@ def _measure(matrix: Matrix, plan: Plan, folder: RunFolder, progress: Reporter) 
     allow_open_files(_highest_level(plan))
 
     async def session() -> None:
-        await runner.end_left_over(folder, progress)
-        await runner.recover(folder, progress)
-        calibration = await calibrate(_levels(plan), rates=SESSION_RATES)
-        begun = _session(matrix, plan, folder, calibration)
-        folder.append(begun)
-        await runner.run(matrix, plan, folder, begun, progress)
+        facts = machine.machine_facts()
+        run_id = folder.manifest.run_id
+        async with measuring_alone(keys.device_key(facts), run_id, progress.note):
+            await runner.end_left_over(folder, progress)
+            await runner.recover(folder, progress)
+            calibration = await calibrate(_levels(plan), rates=SESSION_RATES)
+            begun = _session(matrix, plan, folder, calibration, facts)
+            folder.append(begun)
+            await runner.run(matrix, plan, folder, begun, progress)
 
     try:
         run_until_stopped(session())
@@ -157,9 +161,10 @@ def _levels(plan: Plan) -> tuple[int, ...]:
     return tuple(sorted({levels[0], levels[len(levels) // 2], levels[-1]}))
 
 
-def _session(matrix: Matrix, plan: Plan, folder: RunFolder, calibration: Calibration) -> Session:
+def _session(
+    matrix: Matrix, plan: Plan, folder: RunFolder, calibration: Calibration, facts: MachineFacts
+) -> Session:
     number = len(folder.read(Session)) + 1
-    facts = machine.machine_facts()
     commit, dirty = machine.commit_of(PROJECT)
     return Session(
         where=Where(run_id=folder.manifest.run_id, session_id=f"s{number}"),
