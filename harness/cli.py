@@ -1,4 +1,5 @@
-"""The command line: plan, run, resume, report, show, compare, baseline, doctor, status.
+"""The command line: plan, run, resume, report, show, compare, baseline, nightly, doctor,
+status.
 
 It reads arguments, calls one function per command and prints. A `HarnessError` becomes one message
 on stderr and its exit code; anything else that is raised is our mistake and keeps its traceback.
@@ -33,6 +34,8 @@ from harness.store import RunFolder, latest_run
 
 if TYPE_CHECKING:
     from harness.compare.baselines import Promoted
+    from harness.compare.compare import Comparison
+    from harness.nightly import Outcome
 
 INVALID = 3
 STOPPED = 130
@@ -89,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_show(subparsers)
     _add_compare(subparsers)
     _add_baseline(subparsers)
+    _add_nightly(subparsers)
     _add_doctor(subparsers)
     _add_status(subparsers)
     return parser
@@ -182,6 +186,14 @@ def _add_compare(subparsers: "Subparsers[_Parser]") -> None:
     parser.add_argument(
         "baseline", metavar="BASELINE", help="a baseline's name, or a run as RUN takes it"
     )
+    _add_threshold(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    _add_forms(parser)
+    _add_results(parser)
+    parser.set_defaults(command=compare)
+
+
+def _add_threshold(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold",
         metavar="[FIGURE=]PERCENT",
@@ -191,7 +203,10 @@ def _add_compare(subparsers: "Subparsers[_Parser]") -> None:
         "100 ms pass at 10%%, 89.9 and 110.1 do not. `ttft_p50=10%%` sets it for one figure; may "
         "be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _add_forms(parser: argparse.ArgumentParser) -> None:
+    """In which forms a comparison is written besides."""
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="for a pull request")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="JUnit XML, for a CI server")
     parser.add_argument("--bencher", metavar="FILE", type=Path, help="Bencher's metric format")
@@ -206,8 +221,37 @@ def _add_compare(subparsers: "Subparsers[_Parser]") -> None:
         action="store_true",
         help="append the Markdown to the file that $GITHUB_STEP_SUMMARY names",
     )
+
+
+def _add_nightly(subparsers: "Subparsers[_Parser]") -> None:
+    parser = subparsers.add_parser(
+        "nightly",
+        help="measure a matrix, report it and compare it with a baseline, unattended",
+        description="`run`, `report` and `compare` in one, for cron, systemd and CI. Waits where "
+        "somebody else measures on the device. Ends with the exit code of `compare`.",
+        epilog="Example: dflashbench nightly configs/matrices/quickstart.yaml --baseline nightly "
+        "--fill-baseline --notify 'mail -s \"$DFLASHBENCH_HEADLINE\" me@example.org'",
+    )
+    _add_matrix(parser)
+    parser.add_argument(
+        "--baseline", metavar="NAME", required=True, help="what the night is held against"
+    )
+    parser.add_argument(
+        "--fill-baseline",
+        action="store_true",
+        help="let valid nights without a regression become the baseline until it has five",
+    )
+    parser.add_argument(
+        "--notify",
+        metavar="COMMAND",
+        help="a shell command for nights that do not end with 0: the comparison as JSON on its "
+        "stdin, $DFLASHBENCH_HEADLINE, _RUN, _REPORT and _EXIT_CODE",
+    )
+    _add_threshold(parser)
+    _add_forms(parser)
     _add_results(parser)
-    parser.set_defaults(command=compare)
+    _add_reports(parser)
+    parser.set_defaults(command=nightly)
 
 
 def _add_baseline(subparsers: "Subparsers[_Parser]") -> None:
@@ -368,7 +412,7 @@ def compare(options: argparse.Namespace) -> int:
     from harness.compare import baselines
     from harness.compare import commands as comparing
     from harness.compare.rules import read_rules
-    from harness.report.comparison import as_json, build, terminal
+    from harness.report.comparison import as_json, terminal
 
     rules = read_rules(options.threshold)
     run = find_run(options.run, options.results)
@@ -377,6 +421,17 @@ def compare(options: argparse.Namespace) -> int:
     else:
         other = _find_other(options.baseline, options.results)
         found = comparing.compare_with_run(run, other, rules)
+    _write_forms(found, options)
+    if options.json:
+        print(as_json.comparison_json(found), end="")
+    else:
+        terminal.print_comparison(found, _console())
+    return found.exit_code
+
+
+def _write_forms(found: "Comparison", options: argparse.Namespace) -> None:
+    from harness.report.comparison import build
+
     build.write_files(
         found,
         markdown=options.markdown,
@@ -385,11 +440,53 @@ def compare(options: argparse.Namespace) -> int:
         action_benchmark=options.action_benchmark,
         step_summary=_step_summary() if options.step_summary else None,
     )
-    if options.json:
-        print(as_json.comparison_json(found), end="")
-    else:
-        terminal.print_comparison(found, _console())
-    return found.exit_code
+
+
+def nightly(options: argparse.Namespace) -> int:
+    from harness import nightly as nights
+
+    if options.step_summary:
+        _step_summary()  # better refused now than after hours
+    try:
+        outcome = _night(options)
+    except HarnessError as error:
+        if options.notify:
+            _tell_of_hook(options.notify, nights.call_hook_without_a_night(options.notify, error))
+        raise
+    print(f"report:  {outcome.report}\nverdict: {outcome.headline}")
+    if options.notify and outcome.exit_code:
+        _tell_of_hook(options.notify, nights.call_hook(options.notify, outcome))
+    return outcome.exit_code
+
+
+def _night(options: argparse.Namespace) -> "Outcome":
+    from harness import nightly as nights
+    from harness.compare.rules import read_rules
+    from harness.report.build import build
+    from harness.report.comparison import terminal
+
+    outcome = nights.nightly(
+        lambda: commands.run_matrix(
+            options.matrix, results_dir=options.results, progress=reporter()
+        ),
+        lambda folder: build(folder, options.reports),
+        baseline=options.baseline,
+        results_dir=options.results,
+        rules=read_rules(options.threshold),
+        fill=options.fill_baseline,
+        by=_user(),
+    )
+    if outcome.comparison is not None:
+        _write_forms(outcome.comparison, options)
+        terminal.print_comparison(outcome.comparison, _console())
+    if outcome.kept_as is not None:
+        print(f"the night is part of baseline {outcome.kept_as} now")
+    return outcome
+
+
+def _tell_of_hook(command: str, failed: str | None) -> None:
+    if failed is not None:
+        print(f"dflashbench: --notify {command!r} {failed}", file=sys.stderr)
 
 
 def _find_other(written: str, results_dir: Path) -> Path:

@@ -140,6 +140,7 @@ def write_run(
     one_at_a_time: bool = False,
     broken_variant: str | None = None,
     seed: int = 7,
+    run_id: str | None = None,
 ) -> RunFolder:
     """A whole run; the two edits see every request and reading before it is stored.
 
@@ -150,7 +151,7 @@ def write_run(
     used = asked.workloads[0].prompts
     manifest = Manifest(
         schema=SCHEMA,
-        run_id=f"20261129-120000-{asked.name}",
+        run_id=run_id or f"20261129-120000-{asked.name}",
         created_at="2026-11-29T12:00:00Z",
         tool="dflashbench 0.1.0",
         matrix_yaml="name: synthetic\n",

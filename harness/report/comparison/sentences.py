@@ -72,14 +72,14 @@ def _changed(row: Row) -> str:
 
 
 def cause(row: Row) -> str:
-    """The part that weighs most, and all parts behind it."""
+    """The part that weighs most, and what each would have made of the figure alone."""
     largest = row.causes[0]
     worse, better = CAUSES[largest.part]
     said = worse if _is_worse(row, largest) else better
     if len(row.causes) == 1:
         return f"Cause: {said}."
-    parts = ", ".join(f"{part.part} {change(part.change)}" for part in row.causes)
-    return f"Cause: {said} ({parts})."
+    others = "".join(f", {part.part} for {change(part.change)}" for part in row.causes[1:])
+    return f"Cause: {said} (it accounts for {change(largest.change)}{others})."
 
 
 def _is_worse(row: Row, part: Cause) -> bool:

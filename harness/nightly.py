@@ -1,0 +1,131 @@
+"""`nightly`: measure, report, compare, and let a baseline grow up.
+
+Each step is somebody else's work; here are only their order and what becomes of a night.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.compare import baselines, commands
+from harness.compare.baselines import Promoted
+from harness.compare.compare import NOT_COMPARABLE, Comparison, compare
+from harness.compare.night import Night
+from harness.compare.rules import NIGHTS_NEEDED, Rules
+from harness.errors import HarnessError, ResultsError
+from harness.report.comparison import as_json, sentences
+from harness.store import RunFolder
+
+HOOK_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """`comparison` is None in the first night, which has nothing to be held against."""
+
+    run_id: str
+    report: Path
+    comparison: Comparison | None
+    kept_as: str | None  # the baseline that the night became part of
+
+    @property
+    def exit_code(self) -> int:
+        """An empty comparison is no success."""
+        return NOT_COMPARABLE if self.comparison is None else self.comparison.exit_code
+
+    @property
+    def headline(self) -> str:
+        if self.comparison is None:
+            return "not comparable: there was no baseline yet"
+        return sentences.headline(self.comparison)
+
+
+def nightly(
+    measure: Callable[[], RunFolder],
+    report: Callable[[RunFolder], Path],
+    *,
+    baseline: str,
+    results_dir: Path,
+    rules: Rules,
+    fill: bool,
+    by: str,
+) -> Outcome:
+    """`fill`: let the night become part of the baseline while that has fewer than it needs."""
+    baselines.checked_name(baseline)
+    folder = measure()
+    page = report(folder)
+    night = commands.read_night(folder.path)
+    stored = _stored(results_dir, baseline)
+    found = compare(night, stored, baseline=f"baseline {baseline}", rules=rules) if stored else None
+    kept = fill and _may_join(night, stored, found)
+    if kept:
+        why = f"one of the first {NIGHTS_NEEDED} nights"
+        member = Promoted(format=baselines.FORMAT, by=by, at=night.created_at, why=why, night=night)
+        baselines.add(results_dir, baseline, [member])
+    return Outcome(
+        run_id=night.run_id,
+        report=page,
+        comparison=found,
+        kept_as=baseline if kept else None,
+    )
+
+
+def _stored(results_dir: Path, baseline: str) -> tuple[Night, ...]:
+    if baseline not in baselines.names(results_dir):
+        return ()
+    return baselines.load(results_dir, baseline).nights
+
+
+def _may_join(night: Night, stored: tuple[Night, ...], found: Comparison | None) -> bool:
+    """A valid night without a regression, until there are enough.
+
+    Doubtful nights join too: if only those like the first did, the baseline would think nights more
+    alike than they are. And none joins later, or a slow decline would take the baseline along.
+    """
+    if len(stored) >= NIGHTS_NEEDED or (found is not None and found.having("regressed")):
+        return False
+    try:
+        baselines.refuse_unfit(night)
+    except ResultsError:
+        return False
+    return True
+
+
+def call_hook(command: str, outcome: Outcome) -> str | None:
+    """Tell a shell command of a night; returns what went wrong with that."""
+    told = "{}" if outcome.comparison is None else as_json.comparison_json(outcome.comparison)
+    variables = {
+        "DFLASHBENCH_RUN": outcome.run_id,
+        "DFLASHBENCH_REPORT": str(outcome.report),
+        "DFLASHBENCH_EXIT_CODE": str(outcome.exit_code),
+        "DFLASHBENCH_HEADLINE": outcome.headline,
+    }
+    return _run_hook(command, told, variables)
+
+
+def call_hook_without_a_night(command: str, error: HarnessError) -> str | None:
+    """A night that could not be had at all is the last one to pass over in silence."""
+    variables = {
+        "DFLASHBENCH_EXIT_CODE": str(error.exit_code),
+        "DFLASHBENCH_HEADLINE": f"no night: {error}",
+    }
+    return _run_hook(command, "{}", variables)
+
+
+def _run_hook(command: str, told: str, variables: dict[str, str]) -> str | None:
+    try:
+        done = subprocess.run(
+            command,
+            shell=True,
+            input=told,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, **variables},
+            timeout=HOOK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"did not end in {HOOK_TIMEOUT_S:.0f} s"
+    return None if done.returncode == 0 else f"ended with {done.returncode}"
