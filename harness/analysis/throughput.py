@@ -55,7 +55,7 @@ def peak_rate_groups(view: CellView) -> Groups:
     def figure(request: Request) -> float | None:
         events = view.events.get(str(request.where.request_id))
         n = request.output_tokens
-        if events is None or n is None or not events.tokens or is_impossible(view, request):
+        if events is None or n is None or not events.tokens or _is_impossible(view, request):
             return None
         known = [count for count in events.tokens if count is not None]
         whole = len(known) == len(events.tokens)
@@ -133,7 +133,7 @@ def _timed(
 
 
 def _came_in_its_time(view: CellView, request: Request) -> bool:
-    return not _held_back(request) and not is_impossible(view, request)
+    return not _held_back(request) and not _is_impossible(view, request)
 
 
 def _held_back(request: Request) -> bool:
@@ -141,7 +141,7 @@ def _held_back(request: Request) -> bool:
     return "buffered_stream" in request.flags
 
 
-def is_impossible(view: CellView, request: Request) -> bool:
+def _is_impossible(view: CellView, request: Request) -> bool:
     """Whether a stream is faster than the matrix believes any to be."""
     rate = _decode_rate(request)
     return rate is not None and _above_ceiling(view, rate)
@@ -180,7 +180,7 @@ def why_no_rate(view: CellView) -> str:
         return "the engine reports no token count"
     if any(_held_back(request) for request in view.ok):
         return "the stream was held back and came at once"
-    if any(is_impossible(view, request) for request in view.ok):
+    if any(_is_impossible(view, request) for request in view.ok):
         return _above_what(view)
     return "a reply came in one read"
 
@@ -200,7 +200,7 @@ def _above_what(view: CellView) -> str:
 def why_no_step(view: CellView) -> str:
     if not view.events:
         return "the events are not stored"
-    if any(is_impossible(view, request) for request in view.ok):
+    if any(_is_impossible(view, request) for request in view.ok):
         return _above_what(view)
     return "a reply came in one burst"
 
@@ -208,6 +208,8 @@ def why_no_step(view: CellView) -> str:
 def why_no_peak(view: CellView) -> str:
     if any(request.output_tokens is None for request in view.ok):
         return "the engine reports no token count"
+    if any(_is_impossible(view, request) for request in view.ok):
+        return _above_what(view)
     return "a stream lasted less than a second" if view.events else "the events are not stored"
 
 

@@ -41,10 +41,12 @@ def short_outputs(view: CellView) -> Finding:
     prompt, shortest = min(lengths.items(), key=lambda item: item[1])
     if shortest >= SHORT_OUTPUT_TOKENS:
         return OK
+    num_short = sum(length < SHORT_OUTPUT_TOKENS for length in lengths.values())
     message = (
-        f"The outputs of {prompt!r} have {shortest:g} tokens (median). decode_rate counts the "
-        f"first token but not its time, {100 / max(shortest - 1, 1):.1f} % too much here. Take "
-        "prompts with longer answers, a higher `max_tokens` or `length: forced`."
+        f"The outputs of {num_short} of {len(lengths)} prompts are short, those of {prompt!r} "
+        f"have {shortest:g} tokens (median). decode_rate counts the first token but not its time, "
+        f"{100 / max(shortest - 1, 1):.1f} % too much there. Take prompts with longer answers, a "
+        "higher `max_tokens` or `length: forced`."
     )
     return invalid(message) if shortest < VOID_OUTPUT_TOKENS else warning(message)
 
@@ -102,6 +104,8 @@ def impossible_rate(view: CellView) -> Finding:
 
 
 def _rate(request: Request) -> float | None:
+    if "buffered_stream" in request.flags:  # it has none, and a check of its own
+        return None
     return measures.decode_rate(
         request.output_tokens,
         request.first_tokens,

@@ -78,8 +78,7 @@ def parse_exchange(raw: RawExchange, adapter: Adapter) -> tuple[Request, EventRo
 # --- the stream -----------------------------------------------------------------------------------
 
 
-@dataclass(kw_only=True)
-class _Output:
+class _Output(msgspec.Struct, kw_only=True):
     """An event that carried generated output."""
 
     at_ns: int
