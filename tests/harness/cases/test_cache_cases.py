@@ -1,8 +1,8 @@
 """B78: a prefix cache that warms up over repetitions and levels makes no figure of a cold prompt.
 
-The server is the case's own: it takes 0.5 s for a prompt that it has not seen and 0.05 s for one
-that it has, and says with each answer how much of the prompt came from its cache. What a server
-takes for the same prompt is a matter of its adapter: the text, or a name beside it.
+The server is the case's own, in two fifths of its time: it takes 0.2 s for a prompt that it has not
+seen and 0.02 s for one that it has, and says with each answer how much of the prompt came from its
+cache. What it takes for the same prompt is a matter of its adapter: the text, or a name beside it.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from harness.scripted_server import DONE, Received, Respond, Script
 from .end_to_end import READY, ROLE, C, Outcome, ch, measure, prompt_of, us
 
 PROMPTS = ("A", "B", "C", "D")
-COLD_S, WARM_S = 0.5, 0.05
+COLD_S, WARM_S = 0.2, 0.02
 PROMPT_TOKENS = 1000
 
 LEVELS = (
@@ -69,13 +69,20 @@ def text_and_salt(body: Mapping[str, Any]) -> str:
     return f"{text(body)} {body.get('cache_salt')}"
 
 
-def run(path: Any, *, adapter: str, identity: Callable[..., str], cache: str | None) -> Ran:
+def run(
+    path: Any,
+    *,
+    adapter: str,
+    identity: Callable[..., str],
+    cache: str | None,
+    workloads: Sequence[str] = LEVELS,
+) -> Ran:
     more = "" if cache is None else f", cache: {cache}"
     received: list[Received] = []
     outcome = measure(
         path,
         dict.fromkeys(PROMPTS, ()),
-        workloads=[level.format(more=more) for level in LEVELS],
+        workloads=[level.format(more=more) for level in workloads],
         adapter=adapter,
         pages={"/v1/chat/completions": caching(identity, received)},
     )
@@ -113,11 +120,11 @@ CELLS = (("generate", 1), ("concurrency", 1), ("concurrency", 4))
 def test_b78_the_median_of_every_cell_is_the_cold_one(
     made: str, workload: str, concurrency: int, request: pytest.FixtureRequest
 ) -> None:
-    """Wrong: 0.05 s from the second repetition on, and c = 4 ten times as fast as c = 1."""
+    """Wrong: 0.02 s from the second repetition on, and c = 4 ten times as fast as c = 1."""
     outcome: Outcome = request.getfixturevalue(made).outcome
     which = {"workload": workload, "concurrency": concurrency}
 
-    assert outcome.row("ttft_p50", **which)["value"] == pytest.approx(COLD_S, rel=0.3)
+    assert outcome.row("ttft_p50", **which)["value"] == pytest.approx(COLD_S, abs=COLD_S / 2)
     assert outcome.row("cached_share", **which)["value"] == 0
     assert min(request.ttft_s or 0 for request in outcome.requests) >= COLD_S
     assert {verdict["level"] for verdict in outcome.verdicts("cache_state")} == {"ok"}
@@ -193,6 +200,7 @@ def test_b78_a_cache_that_answers_cold_prompts_all_the_same_is_flagged_on_the_pa
         adapter="openai",
         identity=lambda body: str(body["messages"][0]["content"][-1]),
         cache="cold",
+        workloads=LEVELS[:1],
     )
     outcome = ran.outcome
 
