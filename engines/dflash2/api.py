@@ -38,6 +38,7 @@ class Settings:
     top_k: int  # 0: off
     seed: int | None  # None: drawn by the engine
     stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
     ignore_eos: bool
 
 
@@ -178,6 +179,7 @@ def _settings(fields: Mapping[str, Any]) -> Settings:
         top_k=fields.get("top_k", 0),
         seed=fields.get("seed"),
         stop=fields.get("stop", ()),
+        stop_token_ids=fields.get("stop_token_ids", ()),
         ignore_eos=fields.get("ignore_eos", False),
     )
 

@@ -4,11 +4,15 @@ import argparse
 import os
 from pathlib import Path
 
+from engines.dflash2.limits import (
+    MAX_BODY_BYTES,
+    MAX_CONCURRENT_REQUESTS,
+    MAX_WAITING,
+    STOP_TIMEOUT_S,
+)
+
 DTYPE_NAMES = ("float32", "bfloat16")
 DEVICES = ("cpu", "cuda")
-# The largest context in use, 262,144 tokens, is less than this as text and as ids.
-MAX_BODY_BYTES = 4 * 1024 * 1024
-STOP_TIMEOUT_S = 5.0
 
 
 class UsageError(Exception):
@@ -25,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     _add_model_options(serving)
     serving.add_argument("--served-name", help="name in the API (default: the folder's name)")
     _add_http_options(serving)
+    _add_queue_options(serving)
     serving.add_argument(
         "--require-device",
         action="store_true",
@@ -85,6 +90,29 @@ def _add_http_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_queue_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-concurrent-requests",
+        type=_positive,
+        default=MAX_CONCURRENT_REQUESTS,
+        metavar="N",
+        help="decoded at the same time; each has --kv-len positions, whose memory is taken at once",
+    )
+    parser.add_argument(
+        "--max-waiting",
+        type=_count,
+        default=MAX_WAITING,
+        metavar="N",
+        help="beside those; whoever comes then gets 503 and Retry-After",
+    )
+    parser.add_argument(
+        "--draft-until-batch",
+        type=_count,
+        metavar="N",
+        help="do not draft while more requests than this are decoded (default: always draft)",
+    )
+
+
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the target")
     parser.add_argument("--dflash2", choices=("on", "off"), default="off")
@@ -109,6 +137,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} must be at least 0")
     return value
 
 

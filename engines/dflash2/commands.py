@@ -42,11 +42,16 @@ def serve_command(options: argparse.Namespace) -> int:
     # is let in before everything is ready: until then connections are refused.
     with bind(options.host, options.port, has_key=api_key is not None) as listener:
         drafter_dir = _converted(options, given_dir)
-        engine = _load(options, drafter_dir)
+        engine = _load(
+            options,
+            drafter_dir,
+            max_concurrent_requests=options.max_concurrent_requests,
+            draft_until_batch=options.draft_until_batch,
+        )
         if options.require_device:
             with DeviceOnly(_device(options.device)):
                 answer_once(engine)
-        scheduler = Scheduler(engine)
+        scheduler = Scheduler(engine, max_waiting=options.max_waiting)
         facts = Facts(
             served_name=options.served_name or options.model.resolve().name,
             model_dir=options.model,
@@ -141,7 +146,13 @@ def _check_folders(options: argparse.Namespace) -> None:
     target = load_target_config(options.model)
     tokenizer = load_tokenizer(options.model)
     # Loading is the check: a missing, surplus or misshapen tensor is an error there.
-    load_engine(options.model, options.dflash2_model, dtype=torch.float32, kv_len=None)
+    load_engine(
+        options.model,
+        options.dflash2_model,
+        dtype=torch.float32,
+        kv_len=None,
+        max_concurrent_requests=1,
+    )
     print(f"target      {options.model}")
     print(
         f"            {target.model_type}, {target.num_hidden_layers} layers, hidden "
@@ -213,7 +224,13 @@ def _drafter_weights(drafter_dir: Path | None) -> str | None:
     return "q8g64" if config.is_quantized else config.dtype
 
 
-def _load(options: argparse.Namespace, drafter_dir: Path | None) -> Engine:
+def _load(
+    options: argparse.Namespace,
+    drafter_dir: Path | None,
+    *,
+    max_concurrent_requests: int = 1,
+    draft_until_batch: int | None = None,
+) -> Engine:
     torch.set_num_threads(options.threads)
     dtype = getattr(torch, options.dtype)
     if drafter_dir is not None and load_target_config(options.model).num_mtp_layers:
@@ -225,6 +242,8 @@ def _load(options: argparse.Namespace, drafter_dir: Path | None) -> Engine:
         dtype=dtype,
         kv_len=options.kv_len,
         device=_device(options.device),
+        max_concurrent_requests=max_concurrent_requests,
+        draft_until_batch=draft_until_batch,
         mtp_k=_mtp_k(options),
     )
 
@@ -265,7 +284,8 @@ def _greeting(facts: Facts, engine: Engine, listener: socket.socket) -> str:
     drafter = "no drafter" if name is None else f"{name}, depth {engine.depth}"
     return (
         f"dflash2: serving {facts.served_name} at {url_of(listener)} "
-        f"({drafter}, {engine.kv_len} positions, {facts.dtype}, {facts.num_threads} threads)"
+        f"({drafter}, {engine.max_concurrent_requests} x {engine.kv_len} positions, "
+        f"{facts.dtype}, {facts.num_threads} threads)"
     )
 
 

@@ -6,7 +6,6 @@ compute. A round's tokens stay together: one round of a sequence, one `Piece`.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,11 @@ import torch
 from torch import nn
 
 from engines.dflash2.batch import Batch
+from engines.dflash2.compilations import Compilations, compilations
 from engines.dflash2.config import ModelError, load_target_config
 from engines.dflash2.decode import Outcome, Round, new_workspace
 from engines.dflash2.drafter import DFlash2Drafter
+from engines.dflash2.limits import MAX_CONCURRENT_REQUESTS
 from engines.dflash2.metrics import Ledger, prefill_entry, round_entry, timings
 from engines.dflash2.mtp import MTPDrafter
 from engines.dflash2.sampling import SamplingParams
@@ -28,7 +29,6 @@ from engines.dflash2.tokenizer import StreamDecoder, Tokenizer, load_stop_ids, l
 from engines.dflash2.weights import load_drafter, load_mtp, load_target
 
 DEFAULT_KV_LEN = 4096
-DEFAULT_MAX_CONCURRENT_REQUESTS = 16
 
 FinishReason = Literal["stop", "length"]
 
@@ -176,7 +176,7 @@ class Answer:
     text: AnswerText
     sequence: Started
     queued_at_s: float
-    compilations_before: int
+    compilations_before: Compilations
     ledger: Ledger = field(default_factory=Ledger)  # its own: it waited for the whole of each pass
     first_at_s: float = 0.0  # when its first token came
     last_at_s: float = 0.0
@@ -247,7 +247,7 @@ class Engine:
             text=AnswerText(request, self.tokenizer.stream_decoder()),
             sequence=sequence,
             queued_at_s=self._clock() if queued_at_s is None else queued_at_s,
-            compilations_before=kernel_compilations(),
+            compilations_before=compilations(),
         )
         self._answers[sequence] = answer
         return answer
@@ -304,6 +304,7 @@ class Engine:
 
     def _finished(self, answer: Answer, finish_reason: FinishReason) -> Finished:
         assert answer.sequence.started_at_s is not None
+        compiled = compilations()
         return Finished(
             finish_reason=finish_reason,
             timings=timings(
@@ -312,7 +313,8 @@ class Engine:
                 decode_s=answer.last_at_s - answer.first_at_s,
                 depth=self.depth,
                 block_size=self.block_size,
-                kernel_compilations=kernel_compilations() - answer.compilations_before,
+                compiled=compiled - answer.compilations_before,
+                compiled_in_all=compiled,
             ),
         )
 
@@ -344,7 +346,7 @@ def load_engine(
     dtype: torch.dtype,
     kv_len: int | None,
     device: torch.device | str = "cpu",
-    max_concurrent_requests: int = DEFAULT_MAX_CONCURRENT_REQUESTS,
+    max_concurrent_requests: int = MAX_CONCURRENT_REQUESTS,
     draft_until_batch: int | None = None,
     mtp_k: int | None = None,
 ) -> Engine:
@@ -401,13 +403,3 @@ def _check_kv_len(asked: int | None, num_positions: int, model_dir: Path) -> int
             f"(max_position_embeddings); give at most {num_positions}"
         )
     return asked
-
-
-def kernel_compilations() -> int:
-    """Graphs compiled by torch.compile in this process: 0 as long as everything runs eagerly.
-
-    Nothing here asks for compilation, so dynamo is normally not even imported; it is read, not
-    assumed, so that a number is reported should that ever change.
-    """
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])

@@ -127,11 +127,19 @@ def _object(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def _whole(value: Any) -> int | None:
+    """A whole number; JSON has one kind of number, so 5.0 is 5."""
+    if type(value) is float and value.is_integer():
+        return int(value)
+    return value if type(value) is int else None
+
+
 def _integer(low: int, high: int, meaning: str) -> Field:
     def read(name: str, value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
+        number = _whole(value)
+        if number is None or not low <= number <= high:
             raise _wrong(name, value, meaning)
-        return value
+        return number
 
     return Field(read=read, schema={"type": "integer", "minimum": low, "maximum": high})
 
@@ -149,9 +157,10 @@ def _top_p(name: str, value: Any) -> float:
 
 
 def _top_k(name: str, value: Any) -> int:
-    if type(value) is not int or not -1 <= value <= MAX_COUNT:
+    number = _whole(value)
+    if number is None or not -1 <= number <= MAX_COUNT:
         raise _wrong(name, value, "a whole number of at least 1, or 0 or -1 to switch it off")
-    return max(value, 0)
+    return max(number, 0)
 
 
 def _stop(name: str, value: Any) -> tuple[str, ...]:
@@ -168,13 +177,17 @@ def _stop(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _token_ids(name: str, value: Any) -> tuple[int, ...]:
-    if not _is_token_ids(value):
+    token_ids = _as_token_ids(value)
+    if token_ids is None:
         raise _wrong(name, value, "a list of token ids")
-    return tuple(value)
+    return token_ids
 
 
-def _is_token_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(type(id_) is int for id_ in value)
+def _as_token_ids(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, list):
+        return None
+    numbers = tuple(number for item in value if (number := _whole(item)) is not None)
+    return numbers if len(numbers) == len(value) else None
 
 
 def _prompt(name: str, value: Any) -> str | tuple[int, ...]:
@@ -187,9 +200,10 @@ def _prompt(name: str, value: Any) -> str | tuple[int, ...]:
         )
     if isinstance(prompt, str):
         return prompt
-    if _is_token_ids(prompt):
-        return tuple(prompt)
-    raise _wrong(name, value, "a string or a list of token ids")
+    token_ids = _as_token_ids(prompt)
+    if token_ids is None:
+        raise _wrong(name, value, "a string or a list of token ids")
+    return token_ids
 
 
 def _single_prompt(name: str, value: Any) -> Any:
@@ -272,7 +286,7 @@ def _only(*neutral: Any) -> Field:
 
 
 def _is_same(value: Any, neutral: Any) -> bool:
-    # Compared with the type, so that true does not pass for 1; 1.0 does, as JSON has it.
+    # Compared with the type, so that true does not pass for 1.
     types = (int, float) if type(neutral) is int else (type(neutral),)
     return type(value) in types and bool(value == neutral)
 
@@ -413,6 +427,7 @@ _COMMON: Mapping[str, Field] = {
     "top_k": Field(read=_top_k, schema={"type": "integer", "minimum": -1, "maximum": MAX_COUNT}),
     "seed": _integer(0, MAX_SEED, "a whole number from 0 to 2^63 - 1"),
     "stop": Field(read=_stop, schema=STOP_SCHEMA),
+    "stop_token_ids": Field(read=_token_ids, schema=TOKEN_IDS_SCHEMA),
     "ignore_eos": BOOLEAN,
     # Taken and without effect: there is no prefix cache to switch, and nobody to bill.
     "cache_prompt": BOOLEAN,

@@ -15,7 +15,8 @@ from types import FrameType
 
 import uvicorn
 
-from engines.dflash2.arguments import STOP_TIMEOUT_S, UsageError
+from engines.dflash2.arguments import UsageError
+from engines.dflash2.limits import STOP_TIMEOUT_S
 from engines.dflash2.scheduler import Scheduler
 from engines.dflash2.server import Server
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any
 
+from engines.dflash2.compilations import Compilations
+
 PREFIX = "dflash2:"
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
@@ -102,9 +104,13 @@ def timings(
     decode_s: float,
     depth: int | None,
     block_size: int | None,
-    kernel_compilations: int,
+    compiled: Compilations,
+    compiled_in_all: Compilations,
 ) -> dict[str, Any]:
-    """One answer's `timings`; null is "not measurable" (a rate over no time) or "no drafter"."""
+    """One answer's `timings`; null is "not measurable" (a rate over no time) or "no drafter".
+
+    compiled: while it was answered, which makes its times cold ones; in_all: by this process.
+    """
     num_decoded = ledger.num_tokens - ledger.num_requests
     return {
         "queue_ms": _ms(queue_s),
@@ -125,7 +131,9 @@ def timings(
         "accepted_per_position": list(_padded(ledger.num_accepted_at, depth)),
         "draft_ms": _ms(ledger.draft_s),
         "verify_ms": _ms(ledger.verify_s),
-        "kernel_compilations": kernel_compilations,
+        "kernel_compilations": compiled.num_graphs,
+        "kernel_compilations_total": compiled_in_all.num_graphs,
+        "compile_ms": _ms(compiled.compile_s),
     }
 
 
@@ -166,12 +174,36 @@ LEDGER_SERIES = (
     ("draft_seconds_total", "Seconds spent drafting.", "draft_s"),
     ("verify_seconds_total", "Seconds spent in the target's decode steps.", "verify_s"),
 )
+COMPILATION_SERIES = (
+    ("kernel_compilations_total", "Graphs compiled by torch.compile.", "num_graphs"),
+    ("compile_seconds_total", "Seconds spent compiling them.", "compile_s"),
+)
+CAPACITY_SERIES = (
+    ("max_concurrent_requests", "Requests that can be decoded at a time.", "num_slots"),
+    ("kv_capacity_tokens", "Positions of all requests together.", "kv_capacity_tokens"),
+    ("kv_used_tokens", "Positions that requests hold now.", "kv_used_tokens"),
+    ("kv_bytes", "Memory taken at the start for what is kept of requests.", "kv_bytes"),
+    ("weights_bytes", "Memory of the loaded weights.", "weights_bytes"),
+)
 ACCEPTED_AT = "spec_decode_num_accepted_tokens_per_pos_total"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """What there is room for. A running request holds its slot whole, however short it is."""
+
+    num_slots: int
+    kv_capacity_tokens: int
+    kv_used_tokens: int
+    kv_bytes: int
+    weights_bytes: int | None  # None: not known
 
 
 def render_page(
     ledger: Ledger,
     *,
+    capacity: Capacity,
+    compiled_in_all: Compilations,
     finished: Mapping[str, int],
     num_running: int,
     num_waiting: int,
@@ -197,7 +229,12 @@ def render_page(
         "Requests that ended, by reason.",
         [({**model, "finished_reason": reason}, finished[reason]) for reason in FINISH_REASONS],
     )
-    running_help = "Requests being decoded (one at a time)."
+    for name, help_, field in COMPILATION_SERIES:
+        lines += _family(name, "counter", help_, [(model, getattr(compiled_in_all, field))])
+    for name, help_, field in CAPACITY_SERIES:
+        value = getattr(capacity, field)
+        lines += _family(name, "gauge", help_, [] if value is None else [(model, value)])
+    running_help = "Requests being decoded."
     lines += _family("num_requests_running", "gauge", running_help, [(model, num_running)])
     lines += _family("num_requests_waiting", "gauge", "Requests queued.", [(model, num_waiting)])
     lines += _family(

@@ -1,4 +1,4 @@
-"""The API as an OpenAPI 3.1 document, made from the same tables that read the requests.
+"""The API as an OpenAPI 3.2 document, made from the same tables that read the requests.
 
 Knows shapes. What a shape cannot say (that prompt and answer must fit together, say) is a 400.
 """
@@ -20,6 +20,8 @@ Json = dict[str, Any]
 STRING: Json = {"type": "string"}
 COUNT: Json = {"type": "integer", "minimum": 0}
 JSON_TYPE = "application/json"
+# Its data is a part of the answer, an error, or the word [DONE].
+EVENT: Json = {"type": "object", "properties": {"data": STRING}, "required": ["data"]}
 
 ERRORS = {
     "400": "The request is malformed, unsupported or too long for the model.",
@@ -38,7 +40,7 @@ def openapi_document(
 ) -> Json:
     security: list[Json] = [{"key": []}] if wants_key else []
     return {
-        "openapi": "3.1.0",
+        "openapi": "3.2.0",
         "info": {
             "title": "DFlash 2 engine",
             "description": "OpenAI's completions and chat; docs/engine.md explains every field.",
@@ -76,7 +78,7 @@ def _paths(security: list[Json]) -> Json:
 def _post(summary: str, name: str, security: list[Json], *, streams: bool = False) -> Json:
     content = _json(f"{name}Answer")
     if streams:
-        content["text/event-stream"] = {"schema": STRING}
+        content["text/event-stream"] = {"itemSchema": EVENT}
     operation = {
         "summary": summary,
         "security": security,

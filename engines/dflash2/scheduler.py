@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from engines.dflash2.engine import Finished, GenerationRequest, Piece
+from engines.dflash2.limits import MAX_WAITING
 from engines.dflash2.metrics import FINISH_REASONS, Ledger
 
-DEFAULT_MAX_WAITING = 128
 SHUTTING_DOWN = "the server is shutting down"
 
 
@@ -88,7 +88,7 @@ class Scheduler:
         self,
         engine: Engine,
         *,
-        max_waiting: int = DEFAULT_MAX_WAITING,
+        max_waiting: int = MAX_WAITING,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """max_waiting: beside those that can start at once."""

@@ -33,15 +33,16 @@ from engines.dflash2.answers import (
     role_chunk,
     whole_body,
 )
-from engines.dflash2.arguments import MAX_BODY_BYTES
+from engines.dflash2.compilations import compilations
 from engines.dflash2.engine import Engine, Finished, GenerationRequest, Piece
 from engines.dflash2.fields import quoted
 from engines.dflash2.gate import KeyGuard, RequestIds, read_json_body
-from engines.dflash2.metrics import render_page
+from engines.dflash2.limits import MAX_BODY_BYTES
+from engines.dflash2.metrics import Capacity, render_page
 from engines.dflash2.openapi import openapi_document
 from engines.dflash2.refusals import RefusedError, error_object
 from engines.dflash2.sampling import SamplingParams
-from engines.dflash2.scheduler import Delivery, Scheduler
+from engines.dflash2.scheduler import Delivery, QueueFull, Scheduler
 from engines.dflash2.tokenizer import ChatTemplateError
 
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -177,6 +178,7 @@ class Server:
             raise RefusedError(
                 "the prompt has no tokens; give at least one", param="prompt", code="empty_prompt"
             )
+        self._check_ids("stop_token_ids", settings.stop_token_ids)
         max_tokens = self._max_tokens(len(prompt_ids), settings.max_tokens, default_tokens)
         if settings.min_tokens > max_tokens:
             raise RefusedError(
@@ -197,6 +199,7 @@ class Server:
             ),
             stop=settings.stop,
             ignore_eos=settings.ignore_eos,
+            stop_token_ids=frozenset(settings.stop_token_ids),
         )
 
     def _max_tokens(
@@ -309,6 +312,11 @@ class Server:
                 "quiet": status.quiet,
                 "kv_len": self.engine.kv_len,
                 "max_concurrent_requests": self.engine.max_concurrent_requests,
+                "max_waiting": self.scheduler.max_waiting,
+                "draft_until_batch": self.engine.draft_until_batch,
+                "kv_capacity_tokens": self.engine.kv_capacity_tokens,
+                "kv_bytes": self.engine.kv_bytes,
+                "weights_bytes": self.engine.weights_bytes,
                 "dtype": facts.dtype,
                 "threads": facts.num_threads,
                 "version": facts.version,
@@ -320,6 +328,8 @@ class Server:
         status = self.scheduler.status()
         page = render_page(
             status.ledger,
+            capacity=self._capacity(),
+            compiled_in_all=compilations(),
             finished=status.finished,
             num_running=status.num_running,
             num_waiting=status.num_waiting,
@@ -328,6 +338,16 @@ class Server:
             started_at_s=self.facts.started_at_s,
         )
         return PlainTextResponse(page, headers={"Content-Type": METRICS_CONTENT_TYPE})
+
+    def _capacity(self) -> Capacity:
+        engine = self.engine
+        return Capacity(
+            num_slots=engine.max_concurrent_requests,
+            kv_capacity_tokens=engine.kv_capacity_tokens,
+            kv_used_tokens=engine.kv_used_tokens,
+            kv_bytes=engine.kv_bytes,
+            weights_bytes=engine.weights_bytes,
+        )
 
     async def openapi(self, request: Request) -> Response:
         return JSONResponse(self._openapi)
@@ -348,7 +368,16 @@ class Inbox:
             loop.call_soon_threadsafe(self._items.put_nowait, item)
 
         self._scheduler = scheduler
-        self._job = scheduler.submit(generation, deliver)
+        try:
+            self._job = scheduler.submit(generation, deliver)
+        except QueueFull as full:
+            raise RefusedError(
+                str(full),
+                code="queue_full",
+                status=503,
+                type_="server_error",
+                headers={"Retry-After": str(full.retry_after_s)},
+            ) from full
 
     async def read(self) -> AsyncGenerator[Delivery, None]:
         """Every item up to the one that ends the answer."""

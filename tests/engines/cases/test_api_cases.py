@@ -15,12 +15,19 @@ import pytest
 from engines.dflash2.decode import Round
 from engines.dflash2.tokenizer import Tokenizer, load_tokenizer
 from tests.engines.serving.support import (
+    GatedScript,
     complete,
+    connect,
+    counters,
     prefill,
+    running,
     scripted,
+    scripted_engine,
+    send,
     step,
     stream,
     text_of,
+    wait_until,
     write_target,
 )
 
@@ -155,3 +162,21 @@ def test_b144_an_error_in_mid_stream_takes_the_place_of_the_finish_reason(
     assert "NaN" in parts[-1]["error"]["message"]
     reasons = [choice["finish_reason"] for part in parts for choice in part.get("choices", [])]
     assert reasons == [None] * len(reasons)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_b144_a_client_that_leaves_frees_its_slot_within_one_round(
+    tokenizer: Tokenizer, streamed: bool
+) -> None:
+    script = GatedScript()
+    with (
+        running(scripted_engine(tokenizer, script)) as server,
+        httpx.Client(base_url=server.url, trust_env=False) as client,
+    ):
+        with connect(client) as connection:
+            send(connection, max_tokens=200, stream=streamed)
+            wait_until(lambda: counters(client)["generation_tokens_total"] == 1)
+        wait_until(lambda: not server.http.server_state.tasks)  # the server has seen it go
+        script.permits.release()
+        wait_until(lambda: client.get("/health").json()["quiet"])
+        assert counters(client)["generation_tokens_total"] == 2

@@ -26,6 +26,7 @@ from engines.dflash2.config import load_drafter_config, load_target_config
 from engines.dflash2.decode import Round
 from engines.dflash2.drafter import DFlash2DraftModel
 from engines.dflash2.engine import Engine
+from engines.dflash2.limits import MAX_WAITING
 from engines.dflash2.listener import StoppableServer, http_server
 from engines.dflash2.scheduler import Scheduler
 from engines.dflash2.server import Facts, Server
@@ -312,9 +313,13 @@ class Running:
 
 @contextmanager
 def running(
-    engine: Engine, *, stop_timeout_s: float = 0.0, **server_options: Any
+    engine: Engine,
+    *,
+    stop_timeout_s: float = 0.0,
+    max_waiting: int = MAX_WAITING,
+    **server_options: Any,
 ) -> Iterator[Running]:
-    scheduler = Scheduler(engine)
+    scheduler = Scheduler(engine, max_waiting=max_waiting)
     facts = Facts(
         served_name="tiny",
         model_dir=Path("target"),
@@ -389,3 +394,47 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+# --- connections without a client, and answers that wait ---
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def connect(client: httpx.Client, *, receive_buffer: int | None = None) -> socket.socket:
+    connection = socket.socket()
+    if receive_buffer is not None:  # before connecting, or it does not bound the window
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.settimeout(10)
+    connection.connect((client.base_url.host, client.base_url.port))
+    return connection
+
+
+def send(connection: socket.socket, **body: Any) -> None:
+    """Send a request, and leave its answer to whoever reads it."""
+    content = json.dumps({"prompt": "x", **body}).encode()
+    connection.sendall(HEAD + f"Content-Length: {len(content)}\r\n\r\n".encode() + content)
+
+
+class GatedScript:
+    """One token, then one more for each permit; after `limit` of them the answer ends."""
+
+    def __init__(self, limit: int = 200) -> None:
+        self._limit = limit
+        self.permits = threading.Semaphore(0)
+
+    def __call__(self) -> Iterator[Round]:
+        yield prefill(40)
+        for _ in range(self._limit - 2):
+            assert self.permits.acquire(timeout=10)
+            yield step([41])
+        yield step([41], finish_reason="length")
+
+    def let_go_until(self, condition: Callable[[], bool]) -> None:
+        """The engine looks after each round; without one it would not notice."""
+
+        def released() -> bool:
+            self.permits.release()
+            return condition()
+
+        wait_until(released)

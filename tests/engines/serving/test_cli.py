@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from engines.dflash2 import __main__ as cli
 from engines.dflash2 import commands
 
-from .support import Pair, serving, write_json
+from .support import Pair, serving, wait_until, write_json
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +196,34 @@ def test_sigterm_ends_a_running_answer_with_an_error_event_and_then_the_process(
     events = [line.removeprefix("data: ") for line in lines if line]
     assert events[-1] == "[DONE]"
     assert json.loads(events[-2])["error"]["code"] == "shutting_down"
+
+
+def test_serve_has_its_bounds_from_its_options_and_ends_well_after_a_running_answer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DFLASH2_API_KEY", "sk-secret")
+    options = ["--dflash2", "on", "--dflash2-model", str(pair.drafter), "--kv-len", "512"]
+    options += ["--max-concurrent-requests", "2", "--max-waiting", "3", "--draft-until-batch", "0"]
+    body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "temperature": 0}
+    headers = {"Authorization": "Bearer sk-secret"}
+    answers: list[httpx.Response] = []
+    with serving(pair, *options, "--stop-timeout-s", "60") as served:
+
+        def ask() -> None:
+            url = f"{served.url}/v1/completions"
+            answers.append(httpx.post(url, json=body, headers=headers, timeout=60))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        wait_until(lambda: httpx.get(f"{served.url}/health").json()["running"] == 1)
+        health = httpx.get(f"{served.url}/health").json()
+        assert httpx.get(f"{served.url}/v1/models").status_code == 401
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(timeout=60) == 0
+        asking.join(timeout=10)
+    (answer,) = answers
+    assert answer.json()["usage"]["completion_tokens"] == 500
+    # The drafter is there, but one request is more than draft-until-batch allows.
+    assert (answer.json()["timings"]["rounds"], answer.json()["timings"]["plain_steps"]) == (0, 499)
+    names = ("max_concurrent_requests", "max_waiting", "draft_until_batch", "kv_capacity_tokens")
+    assert [health[name] for name in names] == [2, 3, 0, 2 * 512]

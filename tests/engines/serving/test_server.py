@@ -210,31 +210,58 @@ def test_fields_that_ask_for_nothing_change_nothing(client: httpx.Client) -> Non
 # --- timings and counters, with rounds from a script ---
 
 
-def test_timings_and_counters_of_a_run_counted_by_hand(tokenizer: Tokenizer) -> None:
-    # 16 tokens = 1 from the prefill + 5 rounds + 10 accepted, as in LSE's published request.
-    # Accepted 7, 1, 1, 1, 0 of 7 drafts each: tested 7 + 2 + 2 + 2 + 1 = 14 of 35.
+@pytest.mark.parametrize(("num_rounds", "drafted", "tested"), [(4, 28, 13), (5, 35, 14)])
+def test_timings_and_counters_of_a_run_counted_by_hand(
+    tokenizer: Tokenizer, num_rounds: int, drafted: int, tested: int
+) -> None:
+    # LSE's published request: 16 tokens = 1 from the prefill + 5 rounds + 10 accepted, which it
+    # calls 10 of 13 tested proposals, and which are 10 of the 35 that were made. Accepted 7, 1, 1,
+    # 1 and 0 of 7 each: tested 7 + 2 + 2 + 2 = 13, and one more in the last round, which has room
+    # for one token only; there the block is verified like any other, so here it is 14.
     def script() -> Iterator[Round]:
         yield prefill(40)
         yield step([41] * 8)
-        for _ in range(3):
-            yield step([41] * 2)
+        yield step([41] * 2)
+        yield step([41] * 2)
+        yield step([41] * 2, finish_reason="length" if num_rounds == 4 else None)
         yield step([41], finish_reason="length")
 
     with scripted(tokenizer, script) as client:
         timings = complete(client, prompt="x", max_tokens=16)["timings"]
         page = counters(client)
-    assert timings["predicted_n"] == 16
-    assert timings["rounds"] == page["spec_decode_num_drafts_total"] == 5
-    assert timings["drafted"] == page["spec_decode_num_draft_tokens_total"] == 35
+    assert timings["predicted_n"] == 1 + num_rounds + 10
+    assert timings["rounds"] == page["spec_decode_num_drafts_total"] == num_rounds
+    assert timings["drafted"] == page["spec_decode_num_draft_tokens_total"] == drafted
     assert timings["accepted"] == page["spec_decode_num_accepted_tokens_total"] == 10
-    assert timings["tested"] == page["spec_decode_num_tested_tokens_total"] == 14
+    assert timings["tested"] == page["spec_decode_num_tested_tokens_total"] == tested
     assert timings["accepted_per_position"] == [4, 1, 1, 1, 1, 1, 1]
     assert [
         page[f'spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}}'] for i in range(7)
     ] == [4, 1, 1, 1, 1, 1, 1]
-    assert timings["draft_ms"] == pytest.approx(5.0)
-    assert timings["verify_ms"] == pytest.approx(10.0)
+    assert timings["draft_ms"] == pytest.approx(num_rounds * 1.0)
+    assert timings["verify_ms"] == pytest.approx(num_rounds * 2.0)
     assert (timings["depth"], timings["block"], timings["kernel_compilations"]) == (7, 8, 0)
+
+
+def test_a_cold_answer_tells_what_compiling_cost_and_a_warm_one_that_it_cost_nothing(
+    tokenizer: Tokenizer,
+) -> None:
+    plus_one = torch.compile(lambda x: x + 1, backend="eager")
+
+    def script() -> Iterator[Round]:
+        yield prefill(40)
+        plus_one(torch.ones(3))
+        yield step([41], finish_reason="length")
+
+    with scripted(tokenizer, script) as client:
+        before = counters(client)["kernel_compilations_total"]
+        cold, warm = (complete(client, prompt="x", max_tokens=2)["timings"] for _ in "ab")
+        page = counters(client)
+    assert (cold["kernel_compilations"], warm["kernel_compilations"]) == (1, 0)
+    assert warm["compile_ms"] == 0.0 < cold["compile_ms"] <= cold["predicted_ms"]
+    assert cold["kernel_compilations_total"] == warm["kernel_compilations_total"] == before + 1
+    assert page["kernel_compilations_total"] == before + 1
+    assert page["compile_seconds_total"] >= cold["compile_ms"] / 1e3 - 1e-6
 
 
 def test_the_token_identity_holds_over_requests_that_end_in_every_way(tokenizer: Tokenizer) -> None:
@@ -301,6 +328,11 @@ def test_every_counter_is_there_before_the_first_request_and_nothing_else(
     assert len(families) == len(re.findall("^# HELP ", response.text, re.MULTILINE))
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in families)
     assert page.pop("process_start_time_seconds") == pytest.approx(time.time(), abs=30)
+    capacity = {name: page.pop(name) for name in ("max_concurrent_requests", "kv_capacity_tokens")}
+    assert capacity == {"max_concurrent_requests": 1, "kv_capacity_tokens": KV_LEN}
+    assert page.pop("kv_bytes") == 4096  # as the script says
+    for name in ("kernel_compilations_total", "compile_seconds_total"):
+        page.pop(name)  # the process's, which is the tests' own here
     assert set(page.values()) == {0.0}
     assert not any("_created" in name for name in page)
 
@@ -343,6 +375,20 @@ def test_what_only_began_like_a_stop_string_is_shown_at_the_end(tokenizer: Token
     with scripted(tokenizer, lambda: iter(script)) as client:
         parts = stream(client, prompt="x", max_tokens=2, stop="END")
     assert [part["choices"][0]["text"] for part in parts] == ["", "EN", ""]
+
+
+def test_a_stop_token_of_the_request_ends_it_inside_a_block_even_where_eos_is_ignored(
+    client: httpx.Client,
+) -> None:
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 40, "ignore_eos": True}
+    ids = complete(client, **body, return_token_ids=True)["choices"][0]["token_ids"]
+    for place in (0, 1, 2, 7, 20):
+        stop_id = ids[place]
+        answer = complete(client, **body, stop_token_ids=[stop_id], return_token_ids=True)
+        (choice,) = answer["choices"]
+        assert choice["token_ids"] == ids[: ids.index(stop_id) + 1]  # the first one of its kind
+        assert choice["finish_reason"] == "stop"
+        assert answer["usage"]["completion_tokens"] == ids.index(stop_id) + 1
 
 
 def test_a_stop_string_does_not_count_among_the_first_min_tokens(tokenizer: Tokenizer) -> None:
@@ -418,6 +464,8 @@ BAD_REQUESTS = [
         "invalid_token_id",
     ),
     ({"prompt": [-1]}, "prompt[0] is -1", "prompt", "invalid_token_id"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids[0] is -1", "stop_token_ids", "invalid_token_id"),
+    ({"stop_token_ids": 5}, "stop_token_ids is 5", "stop_token_ids", "invalid_value"),
     (
         {"prompt": [5] * 300},
         "the prompt has 300 tokens and the engine was started with --kv-len 256",
@@ -586,11 +634,23 @@ def test_health_says_what_is_running(client: httpx.Client, pair: Pair) -> None:
         "quiet": True,
         "kv_len": KV_LEN,
         "max_concurrent_requests": 16,
+        "max_waiting": 128,
+        "draft_until_batch": None,
+        "kv_capacity_tokens": 16 * KV_LEN,
+        "kv_bytes": health["kv_bytes"],
+        "weights_bytes": health["weights_bytes"],
         "dtype": "float32",
         "threads": 1,
         "version": health["version"],
         "commit": health["commit"],
     }
+    # Keys and values of the target alone: 4 layers of 2 heads of 16, in float32.
+    assert health["kv_bytes"] > 2 * 4 * 2 * 16 * 4 * health["kv_capacity_tokens"]
+    # The files hold bfloat16, the memory float32; their headers weigh a little.
+    files = [pair.target / "model.safetensors", pair.drafter / "model.safetensors"]
+    assert health["weights_bytes"] == pytest.approx(
+        2 * sum(file.stat().st_size for file in files), rel=0.05
+    )
 
 
 def test_the_one_model_is_listed(client: httpx.Client) -> None:
