@@ -95,6 +95,30 @@ def test_what_a_template_raises_reaches_the_user(copied_target: Path) -> None:
         tokenizer.render_chat([{"role": "system", "content": "x"}], {})
 
 
+NESTED: list = []
+for _ in range(2000):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(
+    ("source", "variables"),
+    [
+        ("{{ 1 // number }}", {"number": 0}),
+        ("{{ 2.0 ** number }}", {"number": 5000}),
+        ("{{ nested | tojson }}", {"nested": NESTED}),
+        ("{{ messages[0]['content'].nothing() }}", {}),
+        ("{% for message in messages %}{% endfor %}{{ range(3) }}", {"range": 5}),
+        ("{{ 'x'.split('') }}", {}),
+    ],
+)
+def test_what_a_template_makes_of_a_clients_values_is_the_clients_mistake(
+    copied_target: Path, source: str, variables: dict
+) -> None:
+    (copied_target / "chat_template.jinja").write_text(source)
+    with pytest.raises(ChatTemplateError, match="refuses these messages"):
+        load_tokenizer(copied_target).render_chat([{"role": "user", "content": "x"}], variables)
+
+
 def test_a_template_file_goes_before_the_one_in_the_settings(copied_target: Path) -> None:
     (copied_target / "chat_template.jinja").write_text("{{ {'é': 1} | tojson }}")
     assert load_tokenizer(copied_target).render_chat([], {}) == '{"é": 1}'
