@@ -2,8 +2,9 @@
 
 The head is run as it will be served: once over the target's rows, then again and again on its own
 output, each time one token further, and learns to predict the target's token at every depth. It
-begins as a copy of the target's last layer of attention. The trained head is written into the
-target's own file, beside its weights, as published checkpoints have it.
+begins as a copy of the target's last layer, fed with the best linear guess at what that layer
+reads one token later. The trained head is written into the target's own file, beside its weights,
+as published checkpoints have it.
 
     python -m engines.demo.train.train_mtp --pair hybrid --work build/demo-hybrid --steps 400
 """
@@ -16,7 +17,7 @@ from statistics import fmean
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from engines.demo.train.export import write_weights
 from engines.demo.train.generate import Answers
@@ -31,6 +32,7 @@ SEED = 3
 DEPTH = 3  # tokens ahead that are trained
 SEQUENCES = 2  # of each kind in one step
 LATER_DEPTH_WEIGHT = 0.8
+SAMPLE, RIDGE = 24, 1e-4  # answers of each kind that the first linear map is fitted to
 
 
 class UnrolledCache:
@@ -99,14 +101,33 @@ def losses(
     return total / sum(LATER_DEPTH_WEIGHT**depth for depth in range(DEPTH)), right
 
 
-def initialise(head: MTPHead, target: Target) -> None:
-    """Begin as the target's last layer of attention, on a mix of the row and the next token."""
-    sources = [layer for layer in target.model.layers if hasattr(layer, "self_attn")]
-    head.layers[0].load_state_dict(sources[-1].state_dict())
+@torch.no_grad()
+def initialise(head: MTPHead, target: Target, batches: list[Answers]) -> None:
+    """Begin as the target's last layer, on what a linear map can tell of its next input.
+
+    Could the map say that input exactly, the head would be as sure as the target is.
+    """
+    head.layers[0].load_state_dict(target.model.layers[-1].state_dict())
     head.norm.load_state_dict(target.model.norm.state_dict())
-    size = head.norm.weight.shape[0]
-    nn.init.normal_(head.fc.weight, std=0.005)
-    head.fc.weight.data += 0.7 * torch.cat((torch.eye(size), torch.eye(size)), 1)
+    inputs, wanted = (
+        torch.cat(parts).double()
+        for parts in zip(*(next_inputs(head, target, each) for each in batches), strict=True)
+    )
+    damping = RIDGE * inputs.pow(2).sum(0).mean() * torch.eye(inputs.shape[1]).double()
+    weight = torch.linalg.solve(inputs.T @ inputs + damping, inputs.T @ wanted)
+    head.fc.weight.data = weight.T.to(head.fc.weight.dtype)
+
+
+def next_inputs(head: MTPHead, target: Target, answers: Answers) -> tuple[Tensor, Tensor]:
+    """What the head's fc reads, and what the target's last layer reads one token later."""
+    tokens, ends = answers.tokens[:SAMPLE], answers.num_tokens[:SAMPLE]
+    before_last = target.config.num_hidden_layers - 2
+    output = target(tokens[:, :-1], tap_layer_ids=(before_last,))
+    assert output.features is not None
+    embedded = head.pre_fc_norm_embedding(target.embedding_weight[tokens[:, 1:-1]])
+    inputs = torch.cat((embedded, head.pre_fc_norm_hidden(output.hidden[:, :-1])), -1)
+    known = torch.arange(1, tokens.shape[1] - 1) < ends[:, None]
+    return inputs[known], output.features[:, 1:][known]
 
 
 def gradient(head: MTPHead, target: Target, kinds: list[list[Answers]], random: Random) -> Seen:
@@ -134,8 +155,8 @@ def main() -> None:
     torch.manual_seed(SEED)
     target = load_target(folder)
     head = MTPHead(target.config)
-    initialise(head, target)
     kinds = load_answers(options.work)
+    initialise(head, target, [batches[0] for batches in kinds])
     run(
         head,
         lambda step: gradient(head, target, kinds, Random(f"{SEED}:{step}")),
