@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 
 from harness import keys
+from harness.adapters import ADAPTERS
 from harness.errors import ConfigError
 from harness.records import (
     Assignment,
@@ -312,7 +313,7 @@ def arrivals_s(workload: Workload, repetition: int, count: int) -> tuple[float, 
 
 def remarks(matrix: Matrix, plan: Plan) -> tuple[str, ...]:
     """What the reader of a plan should know before it runs, a sentence each."""
-    said = [*_rounded_repetitions(matrix), *_unequal_counts(matrix)]
+    said = [*_rounded_repetitions(matrix), *_unequal_counts(matrix), *_salted(matrix)]
     missing = {c.variant: c.reference_reason for c in plan.cells if c.reference_cell_id is None}
     said += [
         f"{variant}: no speed-up will be shown, {reason}"
@@ -352,6 +353,18 @@ def _unequal_counts(matrix: Matrix) -> Iterator[str]:
                 f"{workload.kind}, load {workload.load}, c = {concurrency}: {num_prompts} prompts "
                 f"do not run equally often under {workload.assignment}; `balanced` makes it so"
             )
+
+
+def _salted(matrix: Matrix) -> Iterator[str]:
+    engines = {variant.engine.name: variant.engine for variant in matrix.variants}
+    unknown = [
+        name for name, engine in engines.items() if ADAPTERS[engine.adapter].uncached is None
+    ]
+    if unknown and any(workload.cache == "cold" for workload in matrix.workloads):
+        yield (
+            f"{', '.join(unknown)}: each prompt goes out behind a salt, twelve digits in brackets, "
+            "so that no prefix cache answers it; `cache: warm` sends prompts as they are written"
+        )
 
 
 # --- how long it will take ------------------------------------------------------------------------

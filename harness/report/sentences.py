@@ -215,8 +215,17 @@ def _workload(section: Section) -> str:
         f"{section.word}: {fmt.counted(num_prompts, 'prompt')} of set {section.prompt_set}, "
         f"{SHAPES[section.load]}{levels}, {_repetitions(section)} per boot, "
         f"assignment {cell.assignment}, at most {section.max_tokens} tokens, length "
-        f"{cell.length}; protocol {section.protocol_id}."
+        f"{cell.length}{_caches(section)}; protocol {section.protocol_id}."
     )
+
+
+def _caches(section: Section) -> str:
+    """Nothing of a run from before it was asked."""
+    cell = section.views[0].cell
+    if cell.cache is None:
+        return ""
+    salted = any(request.salt for view in section.views for request in view.requests)
+    return f", prompts {cell.cache}" + (" behind a salt" if salted else "")
 
 
 def _repetitions(section: Section) -> str:

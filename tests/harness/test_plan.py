@@ -415,6 +415,18 @@ def test_the_plan_says_where_prompts_run_unequally_often() -> None:
     assert len(said(matrix(workloads=(published,)))) == 1
 
 
+def test_the_plan_says_whose_prompts_stand_behind_a_salt() -> None:
+    elsewhere = replace(PLAIN, name="elsewhere", engine=OTHER_ENGINE)
+    both = (PLAIN, elsewhere)
+    assert said(matrix(variants=both, workloads=(GENERATE,))) == (
+        "vllm: each prompt goes out behind a salt, twelve digits in brackets, so that no prefix "
+        "cache answers it; `cache: warm` sends prompts as they are written",
+    )
+    warm = replace(GENERATE, cache="warm")
+    assert said(matrix(variants=both, workloads=(warm,))) == ()
+    assert said(matrix(variants=(PLAIN,), workloads=(GENERATE,))) == ()
+
+
 def test_the_plan_says_which_variants_will_show_no_speed_up_and_why() -> None:
     assert said(matrix(variants=(DFLASH2,), workloads=(GENERATE,))) == (
         "DFlash2: no speed-up will be shown, no variant without a drafter has target demo on "

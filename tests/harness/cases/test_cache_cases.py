@@ -142,6 +142,14 @@ def test_b78_an_unknown_server_gets_every_prompt_behind_a_word_it_has_not_seen(
     assert all(request.salt for request in salted_run.outcome.requests)
 
 
+def test_b78_the_page_says_whether_prompts_were_cold_and_how(
+    salted_run: Ran, named_run: Ran, warm_run: Ran
+) -> None:
+    assert "prompts cold behind a salt; protocol" in salted_run.outcome.page
+    assert "prompts cold; protocol" in named_run.outcome.page
+    assert "prompts warm; protocol" in warm_run.outcome.page
+
+
 def test_b78_a_server_with_words_for_it_gets_the_prompts_as_they_are_written(
     named_run: Ran,
 ) -> None:
