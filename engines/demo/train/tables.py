@@ -12,8 +12,20 @@ from engines.demo.train.corpus.split import KINDS
 from engines.demo.train.pairs import add_pair
 
 EVALUATIONS = {"dense": Path("engines/demo/eval"), "hybrid": Path("engines/demo/eval/hybrid")}
-VARIANTS = ("full", "selector_off", "convolutions_off")
-MODES = {"mtp1": "MTP, k = 1", "mtp2": "MTP, k = 2", "mtp3": "MTP, k = 3", "full": "DFlash 2"}
+# What each card compares: evaluation -> its column's title.
+COLUMNS = {
+    "dense": {
+        "full": "full",
+        "selector_off": "selector off",
+        "convolutions_off": "convolutions off",
+    },
+    "hybrid": {
+        "mtp1": "MTP, k = 1",
+        "mtp2": "MTP, k = 2",
+        "mtp3": "MTP, k = 3",
+        "full": "DFlash 2",
+    },
+}
 
 
 def read(folder: Path, name: str) -> dict:
@@ -61,29 +73,12 @@ def acceptance(record: dict) -> str:
     return table(head, rows)
 
 
-def ablations(records: dict[str, dict]) -> str:
-    head = ["kind", *(name.replace("_", " ") for name in records)]
+def lengths(records: dict[str, dict]) -> str:
+    """Acceptance lengths, a column for each record."""
+    head = ["kind", *records]
     summaries = {name: sections(record) for name, record in records.items()}
     rows = [
         [kind, *(figure(each[kind]["acceptance_length"]) for each in summaries.values())]
-        for kind in next(iter(summaries.values()))
-    ]
-    return table(head, rows)
-
-
-def modes(records: dict[str, dict]) -> str:
-    """Acceptance length and decode speed-up of each way to draft."""
-    head = ["kind", *(f"{mode}: acceptance, speed-up" for mode in records)]
-    summaries = {mode: sections(record) for mode, record in records.items()}
-    rows = [
-        [
-            kind,
-            *(
-                f"{figure(each[kind]['acceptance_length'])}, "
-                f"{figure(each[kind].get('decode_speedup'))}"
-                for each in summaries.values()
-            ),
-        ]
         for kind in next(iter(summaries.values()))
     ]
     return table(head, rows)
@@ -95,11 +90,9 @@ def main() -> None:
     options = parser.parse_args()
     folder = EVALUATIONS[options.pair.name]
     full = read(folder, "full")
-    if options.pair.name == "dense":
-        last = ablations({name: read(folder, name) for name in VARIANTS})
-    else:
-        last = modes({title: read(folder, name) for name, title in MODES.items()})
-    print(quality(full), acceptance(full), last, sep="\n\n")
+    columns = COLUMNS[options.pair.name]
+    compared = lengths({title: read(folder, name) for name, title in columns.items()})
+    print(quality(full), acceptance(full), compared, sep="\n\n")
 
 
 if __name__ == "__main__":
