@@ -244,8 +244,8 @@ def _add_nightly(subparsers: "Subparsers[_Parser]") -> None:
     parser.add_argument(
         "--notify",
         metavar="COMMAND",
-        help="a shell command for nights that do not end with 0: the comparison as JSON on its "
-        "stdin, $DFLASHBENCH_HEADLINE, _RUN, _REPORT and _EXIT_CODE",
+        help="a shell command for nights that do not end with 0 or found a step in the trend: the "
+        "comparison as JSON on its stdin, $DFLASHBENCH_HEADLINE, _RUN, _REPORT and _EXIT_CODE",
     )
     _add_threshold(parser)
     _add_forms(parser)
@@ -454,7 +454,7 @@ def nightly(options: argparse.Namespace) -> int:
             _tell_of_hook(options.notify, nights.call_hook_without_a_night(options.notify, error))
         raise
     print(f"report:  {outcome.report}\nverdict: {outcome.headline}")
-    if options.notify and outcome.exit_code:
+    if options.notify and outcome.is_news:
         _tell_of_hook(options.notify, nights.call_hook(options.notify, outcome))
     return outcome.exit_code
 
@@ -463,7 +463,7 @@ def _night(options: argparse.Namespace) -> "Outcome":
     from harness import nightly as nights
     from harness.compare.rules import read_rules
     from harness.report.build import build
-    from harness.report.comparison import terminal
+    from harness.report.comparison import sentences, terminal
 
     outcome = nights.nightly(
         lambda: commands.run_matrix(
@@ -479,6 +479,8 @@ def _night(options: argparse.Namespace) -> "Outcome":
     if outcome.comparison is not None:
         _write_forms(outcome.comparison, options)
         terminal.print_comparison(outcome.comparison, _console())
+    for step in outcome.steps:
+        print(f"step in the last {nights.NIGHTS_REMEMBERED} nights: {sentences.step(step)}")
     if outcome.kept_as is not None:
         print(f"the night is part of baseline {outcome.kept_as} now")
     return outcome

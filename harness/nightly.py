@@ -9,16 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from harness.compare import baselines, commands
 from harness.compare.baselines import Promoted
 from harness.compare.compare import NOT_COMPARABLE, Comparison, compare
 from harness.compare.night import Night
 from harness.compare.rules import NIGHTS_NEEDED, Rules
+from harness.compare.trend import Step, steps
 from harness.errors import HarnessError, ResultsError
 from harness.report.comparison import as_json, sentences
-from harness.store import RunFolder
+from harness.store import RunFolder, told, write_whole
 
 HOOK_TIMEOUT_S = 120.0
+NIGHT_FILE = "night.json"
+NIGHTS_REMEMBERED = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +34,7 @@ class Outcome:
     report: Path
     comparison: Comparison | None
     kept_as: str | None  # the baseline that the night became part of
+    steps: tuple[Step, ...]  # of the last nights, whenever they were found
 
     @property
     def exit_code(self) -> int:
@@ -36,10 +42,20 @@ class Outcome:
         return NOT_COMPARABLE if self.comparison is None else self.comparison.exit_code
 
     @property
+    def new_steps(self) -> tuple[Step, ...]:
+        """Those that tonight made certain."""
+        return tuple(step for step in self.steps if step.found_in == self.run_id)
+
+    @property
+    def is_news(self) -> bool:
+        return self.exit_code != 0 or bool(self.new_steps)
+
+    @property
     def headline(self) -> str:
-        if self.comparison is None:
-            return "not comparable: there was no baseline yet"
-        return sentences.headline(self.comparison)
+        word = "not comparable: there was no baseline yet"
+        if self.comparison is not None:
+            word = sentences.headline(self.comparison)
+        return "; ".join((word, *(f"step: {sentences.step(step)}" for step in self.new_steps)))
 
 
 def nightly(
@@ -58,6 +74,7 @@ def nightly(
     page = report(folder)
     night = commands.read_night(folder.path)
     stored = _stored(results_dir, baseline)
+    _remember(night, page.parent / NIGHT_FILE)
     found = compare(night, stored, baseline=f"baseline {baseline}", rules=rules) if stored else None
     kept = fill and _may_join(night, stored, found)
     if kept:
@@ -69,7 +86,26 @@ def nightly(
         report=page,
         comparison=found,
         kept_as=baseline if kept else None,
+        steps=steps(_last_nights(page.parent.parent)),
     )
+
+
+def _remember(night: Night, path: Path) -> None:
+    with told(path):
+        write_whole(path, baselines.encoded(night))
+
+
+def _last_nights(reports_dir: Path) -> list[Night]:
+    """Tonight last. They lie beside their reports, as small as in a baseline."""
+    paths = sorted(reports_dir.glob(f"*/{NIGHT_FILE}"))[-NIGHTS_REMEMBERED:]
+    return [_read(path) for path in paths]
+
+
+def _read(path: Path) -> Night:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Night)
+    except msgspec.DecodeError as error:
+        raise ResultsError(f"{path}: {error}; remove it, and the night is forgotten") from error
 
 
 def _stored(results_dir: Path, baseline: str) -> tuple[Night, ...]:
@@ -95,14 +131,14 @@ def _may_join(night: Night, stored: tuple[Night, ...], found: Comparison | None)
 
 def call_hook(command: str, outcome: Outcome) -> str | None:
     """Tell a shell command of a night; returns what went wrong with that."""
-    told = "{}" if outcome.comparison is None else as_json.comparison_json(outcome.comparison)
+    found = "{}" if outcome.comparison is None else as_json.comparison_json(outcome.comparison)
     variables = {
         "DFLASHBENCH_RUN": outcome.run_id,
         "DFLASHBENCH_REPORT": str(outcome.report),
         "DFLASHBENCH_EXIT_CODE": str(outcome.exit_code),
         "DFLASHBENCH_HEADLINE": outcome.headline,
     }
-    return _run_hook(command, told, variables)
+    return _run_hook(command, found, variables)
 
 
 def call_hook_without_a_night(command: str, error: HarnessError) -> str | None:
@@ -114,12 +150,12 @@ def call_hook_without_a_night(command: str, error: HarnessError) -> str | None:
     return _run_hook(command, "{}", variables)
 
 
-def _run_hook(command: str, told: str, variables: dict[str, str]) -> str | None:
+def _run_hook(command: str, document: str, variables: dict[str, str]) -> str | None:
     try:
         done = subprocess.run(
             command,
             shell=True,
-            input=told,
+            input=document,
             text=True,
             encoding="utf-8",
             env={**os.environ, **variables},

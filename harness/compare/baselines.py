@@ -74,7 +74,7 @@ def refuse_unfit(night: Night) -> None:
 
 
 def names(results_dir: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.name for path in _root(results_dir).glob("[!.]*/") if path.is_dir()))
+    return tuple(sorted({path.parent.name for path in _root(results_dir).glob("[!.]*/*.json")}))
 
 
 def load(results_dir: Path, name: str) -> Baseline:
@@ -154,7 +154,7 @@ def _write(folder: Path, members: Sequence[Promoted]) -> None:
 LINE_LENGTH = 100
 
 
-def encoded(member: Promoted) -> bytes:
+def encoded(member: Promoted | Night) -> bytes:
     return (_readable(msgspec.to_builtins(member), "") + "\n").encode()
 
 

@@ -97,10 +97,11 @@ def compare(run: Night, nights: Sequence[Night], *, baseline: str, rules: Rules)
     itself = not others
     used = tuple(others or nights)
     pairs = match(run, used)
+    there = tuple(night for night in used if night.device_key == run.device_key)
     return Comparison(
         run=run,
         baseline=baseline,
-        nights=used,
+        nights=there or used,
         rules=rules,
         rows=_rows(pairs, rules, itself=itself),
         notes=tuple(_notes(run, nights, used)),

@@ -42,7 +42,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--help"])
 
     told = capsys.readouterr().out
-    for command in ("plan", "run", "resume", "report", "show", "doctor", "status"):
+    commands = ("plan", "run", "resume", "report", "show", "compare", "baseline", "nightly")
+    for command in (*commands, "doctor", "status"):
         assert f"\n    {command} " in told
 
 

@@ -43,8 +43,8 @@ class Machine:
 
     def report(self, folder: RunFolder) -> Path:
         """A page that took no time either."""
-        self.reports.mkdir(exist_ok=True)
-        page = self.reports / f"{folder.manifest.run_id}.md"
+        page = self.reports / folder.manifest.run_id / "RESULTS.md"
+        page.parent.mkdir(parents=True)
         page.write_text("how it went\n")
         return page
 
@@ -114,6 +114,25 @@ def test_without_being_asked_nothing_joins(machine: Machine) -> None:
     machine.night(machine.measure, fill=False)
 
     assert machine.num_stored() == 0
+
+
+def test_a_step_is_told_in_the_night_that_makes_it_certain_and_remembered(
+    machine: Machine,
+) -> None:
+    """Seven nights, then each step takes a fifth longer; no baseline looks on."""
+    for _ in range(7):
+        assert machine.night(machine.measure, fill=False).steps == ()
+    first, second, third = (
+        machine.night(lambda: machine.measure(slowness=1.2), fill=False) for _ in range(3)
+    )
+
+    assert first.steps == ()
+    (step,) = second.new_steps
+    assert (step.variant, step.metric, step.run_id) == ("plain", "decode_rate", first.run_id)
+    assert step.change == pytest.approx(1 / 1.2 - 1, abs=0.02)
+    assert "step: plain, generate, decode rate: -1" in second.headline
+    assert third.steps == second.steps
+    assert third.new_steps == ()
 
 
 # --- who is told ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from statistics import median
 
 from harness.compare.attribution import Cause, Part
 from harness.compare.compare import Comparison, Row
+from harness.compare.trend import Step
 from harness.report import format as fmt
 from harness.report.comparison.table import METRICS, change, loss
 
@@ -85,6 +86,11 @@ def cause(row: Row) -> str:
 def _is_worse(row: Row, part: Cause) -> bool:
     """A longer time to first token is worse, a higher rate is not."""
     return part.change > 0 if row.metric == "ttft_p50" else part.change < 0
+
+
+def step(found: Step) -> str:
+    name = METRICS[found.metric].name
+    return f"{found.variant}, {found.work}, {name}: {change(found.change)} since {found.run_id}"
 
 
 def not_compared(comparison: Comparison) -> Iterator[str]:
