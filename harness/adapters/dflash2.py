@@ -16,7 +16,7 @@ from harness.errors import ConfigError
 from harness.records import Drafter, Variant
 
 # Facts that move while an engine runs, and a path: models are identified by their files.
-_NO_BUILD = ("status", "running", "waiting", "quiet", "drafter_model")
+_NO_BUILD = ("status", "running", "waiting", "quiet", "kv_used_tokens", "drafter_model")
 
 
 def command(variant: Variant, settings: Mapping[str, Any], port: int) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def lm_head_plain(view: CellView) -> Finding:
     told = ", ".join(f"{name} {dtype}" for name, dtype in sorted(head.items()))
     message = (
         f"The LM head of {view.cell.target} is quantised ({told}), and vLLM before 0.32 refuses "
-        "DFlash 2 on it. Take a target with a plain head, such as the FP8 checkpoint, or vLLM 0.32."
+        "DFlash 2 on it. Take a newer vLLM, or a target with a plain head (FP8 ones often have it)."
     )
     return warning(message) if not versions or None in versions else invalid(message)
 

@@ -2,6 +2,7 @@
 
 from harness.cell_view import CellView
 from harness.checks.finding import OK, Finding, invalid, warning
+from harness.records import Boot
 
 CACHED_LIMIT = 0.01
 
@@ -40,21 +41,28 @@ def build_known(view: CellView) -> Finding:
     if all(boot.version is not None for boot in view.boots):
         return OK
     return warning(
-        "The engine does not say its version, so nobody can measure this again. Write it into the "
-        "engine's name, or use an engine whose /health has `version`."
+        f"{view.cell.engine} does not say which version it is, so nobody can tell what would have "
+        "to be measured again. Write the version into the engine's name; the bundled engine says "
+        "its own once the package is installed."
     )
 
 
 def slots_ge_c(view: CellView) -> Finding:
     for boot in view.boots:
-        slots = (boot.health or {}).get("max_concurrent_requests")
-        if isinstance(slots, int) and slots < view.cell.concurrency:
+        slots = _slots(boot)
+        if slots is not None and slots < view.cell.concurrency:
             return warning(
-                f"The engine works on {slots} of the {view.cell.concurrency} requests at once, so "
-                "TTFT is mostly queue and the aggregate that of fewer streams. Start it with more "
-                "slots, or read the level as one of waiting."
+                f"The engine works on {slots:g} of the {view.cell.concurrency} requests at once, "
+                "so TTFT is mostly queue and the aggregate that of fewer streams. Start it with "
+                "more slots, or read the level as one of waiting."
             )
     return OK
+
+
+def _slots(boot: Boot) -> float | None:
+    """As the engine says; vLLM does not, and has those it was asked for."""
+    told = _number((boot.health or {}).get("max_concurrent_requests"))
+    return told if told is not None else _number(boot.wanted.get("max_num_seqs"))
 
 
 def preemptions(view: CellView) -> Finding:

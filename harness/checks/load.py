@@ -51,6 +51,6 @@ def warmed_up(view: CellView) -> Finding:
     if not cold:
         return OK
     return warning(
-        f"No warm-up request succeeded in boot {', '.join(cold)}, so its first requests paid for "
-        "compilation and caches. Name a `warmup` prompt set in the workload."
+        f"No warm-up request succeeded in boot {', '.join(cold)}, so what ran first there paid "
+        "for compilation and caches. Name a `warmup` prompt set in the workload."
     )

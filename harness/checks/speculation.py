@@ -61,9 +61,10 @@ def all_rejected(view: CellView) -> Finding:
         return OK
     depth = "" if view.cell.k is None else f" with k = {view.cell.k}"
     return invalid(
-        f"Acceptance length {length:.2f}{depth}: hardly one of {total.drafts} rounds accepted a "
-        f"draft, so what ran is no working {view.cell.drafter}. Look in the server's log which "
-        "drafter it loaded, and whether that was made for this target."
+        f"Acceptance length {length:.2f}{depth}: {total.drafts} rounds accepted "
+        f"{total.accepted_tokens} drafted tokens, so what ran is no working {view.cell.drafter}. "
+        "Look in the server's log which drafter it loaded, and whether that was made for this "
+        "target."
     )
 
 

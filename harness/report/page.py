@@ -164,10 +164,10 @@ def _engines(summary: Summary) -> list[tuple[str, str]]:
         health = boot.health or {}
         facts = [
             f"{key} {health[key]}"
-            for key in ("drafter", "depth", "dtype", "threads")
+            for key in ("drafter", "depth", "runner", "dtype", "threads", "kv_tokens")
             if health.get(key)
         ]
-        said = [f"version {boot.version or 'unknown'}", *facts]
+        said = [f"version {boot.version or 'unknown'}", *facts, *health.get("remarks", ())]
         if boot.error is not None:
             said.append(f"boot {boot.where.boot_id} failed: {boot.error}")
         found.append((boot.variant, ", ".join(said)))

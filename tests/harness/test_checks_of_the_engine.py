@@ -216,6 +216,8 @@ def test_an_engine_with_fewer_slots_than_requests_is_a_warning(
     view = views["DFlash2 concurrency wave"]
 
     assert level_of("slots_ge_c", telling(view, max_concurrent_requests=slots)) == level
+    untold = telling(view, max_concurrent_requests=None)
+    assert level_of("slots_ge_c", booted(untold, wanted={"max_num_seqs": slots})) == level
 
 
 def test_a_request_whose_cache_was_given_up_for_another_is_invalid(drafted: CellView) -> None:
