@@ -207,6 +207,7 @@ class Server:
                 "max_waiting": self.scheduler.max_waiting,
                 "draft_until_batch": self.engine.draft_until_batch,
                 "kv_capacity_tokens": self.engine.kv_capacity_tokens,
+                "kv_used_tokens": self.engine.kv_used_tokens,
                 "kv_bytes": self.engine.kv_bytes,
                 "weights_bytes": self.engine.weights_bytes,
                 "dtype": facts.dtype,

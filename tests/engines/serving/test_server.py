@@ -637,6 +637,7 @@ def test_health_says_what_is_running(client: httpx.Client, pair: Pair) -> None:
         "max_waiting": 128,
         "draft_until_batch": None,
         "kv_capacity_tokens": 16 * KV_LEN,
+        "kv_used_tokens": 0,
         "kv_bytes": health["kv_bytes"],
         "weights_bytes": health["weights_bytes"],
         "dtype": "float32",
