@@ -101,11 +101,3 @@ def not_compared(comparison: Comparison) -> Iterator[str]:
         kept[row.reason or "no reason was recorded"].append(f"{_of(row)}{metric}")
     for reason, subjects in kept.items():
         yield f"{'; '.join(subjects)}: {reason}."
-
-
-EXITS: Mapping[int, str] = {
-    0: "no regression",
-    1: "regression",
-    2: "inconclusive",
-    3: "nothing comparable, or the run has invalid cells",
-}
