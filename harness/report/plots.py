@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,9 +31,10 @@ from harness.report import sentences
 from harness.report.tables import position_depth
 from harness.store import write_whole
 
-# Okabe and Ito's palette, told apart with any kind of colour vision; plain decoding is always grey.
+# Okabe and Ito's palette, told apart with any kind of colour vision; plain decoding is always grey,
+# that of a second engine darker, of a third lighter.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-PLAIN_COLOUR = "#8A8F98"
+PLAIN_COLOURS = ("#8A8F98", "#4A4F58", "#C3C7CD")
 INK = "#24292F"
 MUTED = "#656D76"
 GRID = "#E3E6EA"
@@ -100,10 +102,8 @@ def _style() -> Iterator[None]:
 def colours(summary: Summary) -> Mapping[str, str]:
     """By variant, in the plan's order: grey without a drafter."""
     drafters = {view.cell.variant: view.cell.drafter for view in summary.data.views}
-    palette = iter(COLOURS * (len(drafters) // len(COLOURS) + 1))
-    return {
-        variant: next(palette) if drafter else PLAIN_COLOUR for variant, drafter in drafters.items()
-    }
+    palette, greys = cycle(COLOURS), cycle(PLAIN_COLOURS)
+    return {variant: next(palette if drafter else greys) for variant, drafter in drafters.items()}
 
 
 # --- bars by kind ---------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ def test_plain_decoding_is_grey_and_each_drafter_has_a_colour_of_its_own(
 
     shades = plots.colours(summarise(synthetic.write_run(tmp_path, asked, behaviours=behaviours)))
 
-    assert shades["plain"] == plots.PLAIN_COLOUR
+    assert shades["plain"] == plots.PLAIN_COLOURS[0]
     assert len(set(shades.values())) == 3
 
 
