@@ -8,6 +8,7 @@ the last slot and moves when it has been read; when a sequence leaves, the last 
 from collections import deque
 from collections.abc import Iterable
 
+from engines.dflash2 import decode
 from engines.dflash2.decode import (
     Outcome,
     Round,
@@ -80,9 +81,10 @@ class Batch:
             self._unread.remove(sequence)
 
     def step(self) -> list[tuple[Sequence, Outcome]]:
-        """A chunk of a prompt or a round of all that decode: in turn, where there are both.
+        """Prompts or a round of all that decode: in turn, where there are both.
 
-        A sequence that ended or failed is gone afterwards.
+        Prompts have a chunk's worth of tokens in a turn: a part of a long one, or several short
+        ones. A sequence that ended or failed is gone afterwards.
         """
         if self._unread and (self._is_prompts_turn or not self._decoding):
             self._is_prompts_turn = False
@@ -91,7 +93,17 @@ class Batch:
         return self._decode()
 
     def _read(self) -> list[tuple[Sequence, Outcome]]:
-        sequence, slot = self._unread[0], self.num_slots - 1
+        found: list[tuple[Sequence, Outcome]] = []
+        num_read = 0
+        while self._unread and num_read < decode.PREFILL_CHUNK_TOKENS:
+            sequence = self._unread[0]
+            num_before = sequence.num_read
+            found += self._read_chunk(sequence)
+            num_read += sequence.num_read - num_before
+        return found
+
+    def _read_chunk(self, sequence: Sequence) -> list[tuple[Sequence, Outcome]]:
+        slot = self.num_slots - 1
         outcome = read_chunk(self._work, sequence, slot)
         if outcome is None:
             return []

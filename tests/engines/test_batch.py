@@ -116,6 +116,17 @@ def test_b131_greedy_and_sampled_sequences_share_a_batch_and_do_not_notice(
         assert (tokens_of(rounds) == answers[index]) == bool(index % 2)
 
 
+def test_short_prompts_are_read_together_up_to_a_chunks_worth(
+    tiny_pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engines.dflash2.decode.PREFILL_CHUNK_TOKENS", 20)
+    batch = batch_of(tiny_pair, drafted=True)
+    six = [add(batch, prompt) for prompt in PROMPTS[:6]]  # 1, 8, 15, 22, 29 and 36 tokens
+    turns = [[six.index(sequence) for sequence, _ in batch.step()] for _ in range(7)]
+    # Prompts and rounds in turn: 1 + 8 + 15 tokens; 20; 2 + 20; 9 + 20 tokens.
+    assert turns == [[0, 1, 2], [0, 1, 2], [], [0, 1, 2], [3], [0, 1, 2, 3], [4]]
+
+
 def test_a_long_prompt_is_read_in_chunks_and_the_others_go_on_in_between(
     hybrid_pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
