@@ -230,7 +230,7 @@ class _Sender:
             wait_s = _retry_after_s(exchange)
             if exchange.attempts > self.retries or wait_s > LONGEST_RETRY_AFTER_S:
                 break
-            await asyncio.sleep(wait_s)
+            await _until(exchange.end_ns + round(wait_s * 1e9))
             exchange.begin_again(next(self.numbers))
             await self.transport.start_anyhow(exchange)
             await exchange.done
