@@ -217,7 +217,8 @@ def test_timings_and_counters_of_a_run_counted_by_hand(
     # LSE's published request: 16 tokens = 1 from the prefill + 5 rounds + 10 accepted, which it
     # calls 10 of 13 tested proposals, and which are 10 of the 35 that were made. Accepted 7, 1, 1,
     # 1 and 0 of 7 each: tested 7 + 2 + 2 + 2 = 13, and one more in the last round, which has room
-    # for one token only; there the block is verified like any other, so here it is 14.
+    # for one token only; there the block is verified like any other, so here it is 14. How LSE
+    # comes to 13 is a guess: perhaps it leaves that round out.
     def script() -> Iterator[Round]:
         yield prefill(40)
         yield step([41] * 8)
