@@ -4,6 +4,7 @@ Event shapes as seen from vLLM 0.32 and llama.cpp b11434 (recorded streams in th
 values of another type than expected are not there: a null count is unknown, never 0.
 """
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -26,14 +27,12 @@ def command(variant: Variant, settings: Mapping[str, Any], port: int) -> tuple[s
             f"engine {variant.engine.name!r}: its command has no {{port}}, so it would not listen "
             "where we look; write `--port`, `{port}` (or whatever its option is) into `command`"
         )
-    known = {"{port}": str(port), "{model}": variant.target.path, "{name}": variant.target.name}
-    return tuple(_filled(argument, known) for argument in variant.engine.command)
-
-
-def _filled(argument: str, known: Mapping[str, str]) -> str:
-    for placeholder, value in known.items():
-        argument = argument.replace(placeholder, value)
-    return argument
+    known = {"port": str(port), "model": variant.target.path, "name": variant.target.name}
+    # In one go, because a model's path may have such a word in it; other braces stay as they are.
+    return tuple(
+        re.sub(r"\{(port|model|name)\}", lambda found: known[found[1]], argument)
+        for argument in variant.engine.command
+    )
 
 
 def request_body(ask: Ask) -> dict[str, Any]:

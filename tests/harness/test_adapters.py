@@ -1,6 +1,7 @@
 """Command lines, requests, counters and facts, engine by engine."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,14 @@ def test_an_unknown_server_is_started_by_what_its_file_says():
     command = engine("server", "-m", "{model}", "--port={port}", "--alias", "{name}")
     assert OPENAI.command(variant(of=command), {}, 7) == (
         *("server", "-m", "models/demo", "--port=7", "--alias", "demo"),
+    )
+
+
+def test_a_name_in_braces_within_a_models_path_is_a_part_of_the_path():
+    target = Model(name="demo", path="models/{name}/{port}")
+    asked = variant(of=engine("server", "{model}", "--port={port}", "--json", '{"a": {}}'))
+    assert OPENAI.command(replace(asked, target=target), {}, 7) == (
+        *("server", "models/{name}/{port}", "--port=7", "--json", '{"a": {}}'),
     )
 
 
