@@ -39,6 +39,7 @@ INK = "#24292F"
 MUTED = "#656D76"
 GRID = "#E3E6EA"
 WIDTH_IN = 9.0
+MAX_LEVEL_LABELS = 3  # bars of a kind whose labels have room side by side; more stand upright
 
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -159,7 +160,8 @@ def _draw_bars(summary: Summary, section: Section, kinds: Sequence[str]) -> Figu
             speedup = _estimate(summary, view, "speedup", kind).value
             _bar_label(axes, x, top, speedup, estimate, shades[view.cell.variant], num_variants)
     axes.set_xlim(places[0] - 0.55, places[-1] + 0.55)
-    axes.set_ylim(0, tallest * 1.16 if tallest else 1)
+    headroom = 1.16 if num_variants <= MAX_LEVEL_LABELS else 1.28
+    axes.set_ylim(0, tallest * headroom if tallest else 1)
     axes.xaxis.set_major_locator(FixedLocator(places))
     axes.xaxis.set_major_formatter(
         FixedFormatter(["all kinds" if kind == ALL else kind for kind in kinds])
@@ -216,6 +218,7 @@ def _bar_label(
         textcoords="offset points",
         ha="center",
         va="bottom",
+        rotation=0 if num_variants <= MAX_LEVEL_LABELS else 90,
         fontsize=8.5 if speedup is None else 9.5 if num_variants < 3 else 7.5,
         fontweight="normal" if speedup is None else "bold",
         color=MUTED if speedup is None else colour,
