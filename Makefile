@@ -13,8 +13,9 @@ MATRIX := configs/matrices/quickstart.yaml
 quickstart: $(VENV)/engine.ok
 	$(BIN)/dflashbench run $(MATRIX)
 
+# Two at a time: no test asks for a quiet machine.
 test: $(VENV)/dev.ok check
-	$(BIN)/pytest -m "not slow and not external and not nightly"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not external and not nightly"
 
 # What takes minutes: whole checkpoints converted, long decodings against oracles. CI runs it too.
 test-slow: $(VENV)/dev.ok
