@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli
+from harness import cli, config
+from harness.cli.common import find_run
 from harness.errors import BootError
 from harness.plan import make_plan
 from harness.run import commands
@@ -50,9 +51,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_is_found_by_id_by_path_and_as_the_latest(results: Path) -> None:
     folder = results / RUN_ID
 
-    assert cli.find_run(RUN_ID, results) == folder
-    assert cli.find_run(str(folder), Path("elsewhere")) == folder
-    assert cli.find_run("latest", results) == folder
+    assert find_run(RUN_ID, results) == folder
+    assert find_run(str(folder), Path("elsewhere")) == folder
+    assert find_run("latest", results) == folder
 
 
 def test_an_unknown_run_is_quoted_with_the_nearest_one(
@@ -177,7 +178,7 @@ def test_plan_prints_order_cells_references_and_what_two_boots_can_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(cli, "load_matrix", lambda path: synthetic.matrix(levels=()))
+    monkeypatch.setattr(config, "load_matrix", lambda path: synthetic.matrix(levels=()))
 
     assert cli.main(["plan", "m.yaml", "--results", str(tmp_path)]) == 0
 
@@ -194,7 +195,7 @@ def test_plan_in_a_pipe_keeps_whole_cell_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr(cli, "load_matrix", lambda path: synthetic.matrix(levels=(1, 8)))
+    monkeypatch.setattr(config, "load_matrix", lambda path: synthetic.matrix(levels=(1, 8)))
 
     assert cli.main(["plan", "m.yaml", "--results", str(tmp_path)]) == 0
 
@@ -207,7 +208,7 @@ def test_plan_in_a_pipe_keeps_whole_cell_ids(
 def test_plan_estimates_from_a_stored_run_of_the_same_matrix(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "load_matrix", lambda path: synthetic.matrix(levels=()))
+    monkeypatch.setattr(config, "load_matrix", lambda path: synthetic.matrix(levels=()))
 
     assert cli.main(["plan", "m.yaml", "--results", str(results)]) == 0
     # four boots of 2.5 s; per boot four passes of 680 tokens, 7.5 s plain and 2.8 s drafted: 92 s

@@ -1,0 +1,62 @@
+"""`dflashbench run`: measure a matrix and write its report."""
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from harness.cli.arguments import Parser, Subparsers, add_matrix, add_reports, add_results
+from harness.cli.common import INVALID
+
+if TYPE_CHECKING:
+    from harness.store import RunFolder
+
+
+def add(subparsers: "Subparsers[Parser]") -> None:
+    parser = subparsers.add_parser(
+        "run",
+        help="measure a matrix and write its report",
+        description="Start the engines of a matrix, measure every cell, write results/<run_id> and "
+        "reports/<run_id>/RESULTS.md. Ctrl-C stops in good order; `resume` goes on.",
+        epilog="Example: dflashbench run configs/matrices/quickstart.yaml",
+    )
+    add_matrix(parser)
+    add_results(parser)
+    add_reports(parser)
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="end with one line of JSON: run_id, results, report, verdict",
+    )
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from harness.run import commands
+    from harness.run.progress import reporter
+
+    folder = commands.run_matrix(options.matrix, results_dir=options.results, progress=reporter())
+    return finish(folder, options)
+
+
+def finish(folder: "RunFolder", options: argparse.Namespace) -> int:
+    """Report a measured run and say where it lies."""
+    from harness.analysis.summary import summarise
+    from harness.report.build import write_report
+    from harness.run import commands
+
+    summary = summarise(folder)
+    page = write_report(summary, options.reports)
+    for line in commands.told_unavailable(folder):
+        print(f"not measured: {line}", file=sys.stderr)
+    if options.json:
+        told = {
+            "run_id": folder.manifest.run_id,
+            "results": str(folder.path),
+            "report": str(page),
+            "verdict": summary.level,
+        }
+        print(json.dumps(told))
+    else:
+        print(f"results: {folder.path}\nreport:  {page}\nverdict: {summary.level}")
+    return INVALID if summary.level == "invalid" else commands.exit_code(folder)
