@@ -112,7 +112,7 @@ def _is_source(folder: Path) -> bool:
 def _destination(source: SourceCheckpoint, environment: Environment) -> Path:
     """Inside the source, unless a cache directory is set or the source cannot be written."""
     if written := environment.get(CACHE_DIR):
-        return Path(written) / _cache_key(source)
+        return Path(written).expanduser() / _cache_key(source)
     if _is_writable(source.folder):
         return source.folder / OWN_NAME
     home = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

@@ -117,6 +117,14 @@ def test_a_cache_directory_is_used_under_the_name_of_the_origin(
     assert not use(source, environment)[1].converted
 
 
+def test_a_cache_directory_may_begin_with_a_tilde(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # systemd and .env files expand no tilde
+    folder, _ = use(source, {"DFLASH2_CACHE_DIR": "~/drafters"})
+    assert folder.parent == tmp_path / "home" / "drafters"
+
+
 def test_without_an_origin_the_cache_is_named_by_folder_and_path(
     source: Path, tmp_path: Path
 ) -> None:
