@@ -162,11 +162,13 @@ def protocol_id(
 ) -> str:
     """How a number is made. The request count is a rule, so that one table can show c = 1, 2, 4.
 
-    Retries and another transport than our own enter where a matrix asks for them.
+    Retries, another transport than our own and more than one client enter where a matrix asks for
+    them.
     """
     unusual = {
         **({"retries": workload.retries} if workload.retries else {}),
         **({"transport": transport} if transport != "asyncio" else {}),
+        **({"clients": workload.clients} if workload.clients > 1 else {}),
     }
     return short_hash(
         {

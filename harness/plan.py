@@ -144,6 +144,8 @@ def _cell(
         cache=workload.cache,
         rate_ceiling_tok_per_s=matrix.rate_ceiling_tok_per_s,
         drafter_model=_drafter_model(variant),
+        resources=resources_of(variant) or None,
+        clients=min(workload.clients, concurrency) if workload.clients > 1 else None,
     )
 
 
@@ -206,7 +208,8 @@ def resolve_reference(
 ) -> tuple[Variant | None, str | None]:
     """The variant that speed-ups of `variant` are taken over, or None and why there is none."""
     if variant.reference is not None:
-        return next(other for other in variants if other.name == variant.reference), None
+        named = next(other for other in variants if other.name == variant.reference)
+        return _on_the_same_machines(variant, named)
     if variant.drafter is None:
         return None, IS_THE_REFERENCE
     candidates = [
@@ -215,16 +218,40 @@ def resolve_reference(
         if other.drafter is None
         and other.target == variant.target
         and other.engine == variant.engine
+        and resources_of(other) == resources_of(variant)
     ]
     if not candidates:
+        needed = resources_of(variant)
         return None, (
             f"no variant without a drafter has target {variant.target.name} on engine "
-            f"{variant.engine.name}"
+            f"{variant.engine.name}{f' and resources {told_resources(needed)}' if needed else ''}"
         )
     if len(candidates) > 1:
         names = ", ".join(other.name for other in candidates)
         return None, f"more than one plain variant fits ({names}); name one with `reference:`"
     return candidates[0], None
+
+
+def _on_the_same_machines(
+    variant: Variant, reference: Variant
+) -> tuple[Variant | None, str | None]:
+    here, there = resources_of(variant), resources_of(reference)
+    if here == there:
+        return reference, None
+    return None, (
+        f"its reference {reference.name} runs on other machines "
+        f"({told_resources(there)}, here {told_resources(here)})"
+    )
+
+
+def resources_of(variant: Variant) -> Mapping[str, float]:
+    """What a node must have to run the variant."""
+    return variant.engine.resources if variant.resources is None else variant.resources
+
+
+def told_resources(resources: Mapping[str, float]) -> str:
+    """`gb10: 1`, for a message."""
+    return ", ".join(f"{name}: {amount:g}" for name, amount in resources.items()) or "none"
 
 
 # --- which prompt each request uses ---------------------------------------------------------------

@@ -71,6 +71,7 @@ class Engine:
     metrics_urls: tuple[str, ...] = ()  # summed; empty: the adapter's own page
     timeouts: Timeouts = Timeouts()
     max_rate_per_s: float | None = None  # for kind attach: requests per second that it allows
+    resources: Mapping[str, float] = field(default_factory=dict)  # what a node must have, on Ray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,7 @@ class Variant:
     drafter: Drafter | None = None  # None: plain decoding
     flags: Mapping[str, Any] = field(default_factory=dict)
     reference: str | None = None  # the variant that speed-ups are over; None: the plain one
+    resources: Mapping[str, float] | None = None  # None: its engine's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,7 @@ class Workload:
     timeouts: Timeouts | None = None  # None: the engine's
     retries: int = 0  # of a request that was turned away by 429 or 503
     cache: CachePolicy = "cold"
+    clients: int = 1  # processes that share the requests of a repetition, on Ray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +198,8 @@ class Cell:
     cache: CachePolicy | None = None  # None: a run of before it was asked
     rate_ceiling_tok_per_s: float | None = None  # of one stream; None: any is believed
     drafter_model: str | None = None  # its name; None: the drafter needs none, or an older run
+    resources: Mapping[str, float] | None = None  # what its node must have, on Ray
+    clients: int | None = None  # None: one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -222,6 +222,12 @@ class EngineEntry(Entry):
         "are spaced evenly; refused with loads that it would distort (wave, closed, poisson, and "
         "constant above it)",
     )
+    resources: dict[str, Annotated[Real, Field(gt=0)]] = Field(
+        default={},
+        description="for `run --on ray`: what a node must have to run it, by the names that `ray "
+        "start --resources` gave it, for example `{gb10: 1}`. Nothing else may measure on what it "
+        "takes; without `--on ray` it says nothing",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -257,6 +263,11 @@ class VariantEntry(Entry):
         default=None,
         description="the variant that speed-ups are taken over; left out, the plain one with the "
         "same target on the same engine",
+    )
+    resources: dict[str, Annotated[Real, Field(gt=0)]] | None = Field(
+        default=None,
+        description="instead of the engine's, to measure one thing on several kinds of machine. "
+        "Variants of different resources are never compared",
     )
 
 
@@ -346,6 +357,12 @@ class ConcurrencyEntry(_WorkloadEntry):
         default=0,
         ge=0,
         description="of the `poisson` arrivals, which are the same for every variant",
+    )
+    clients: Whole = Field(
+        default=1,
+        ge=1,
+        description="for `run --on ray`: how many processes, on several nodes, share the requests "
+        "of a repetition, where one cannot carry the load; at most c. Another protocol id",
     )
 
 

@@ -224,6 +224,21 @@ def test_two_plain_variants_need_a_word_from_the_user() -> None:
     assert resolve_reference(chosen, (PLAIN, threaded, chosen)) == (threaded, None)
 
 
+def test_variants_on_other_machines_are_no_references() -> None:
+    here = replace(DFLASH2, resources={"gb10": 1.0})
+    assert resolve_reference(here, (PLAIN, here)) == (
+        None,
+        "no variant without a drafter has target demo on engine dflash2 and resources gb10: 1",
+    )
+    named = replace(here, reference="plain")
+    assert resolve_reference(named, (PLAIN, named)) == (
+        None,
+        "its reference plain runs on other machines (none, here gb10: 1)",
+    )
+    beside = replace(PLAIN, resources={"gb10": 1.0})
+    assert resolve_reference(named, (beside, named)) == (beside, None)
+
+
 def test_a_named_reference_goes_before_the_plain_one() -> None:
     k3 = replace(DFLASH2, name="k3", drafter=Drafter(method="dflash2", k=3))
     k7 = replace(DFLASH2, reference="k3")
