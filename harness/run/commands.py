@@ -54,24 +54,29 @@ def run_matrix(path: Path, *, results_dir: Path, progress: Reporter) -> RunFolde
     """Measure everything in `path`; the folder is closed and complete as far as engines let it
     be.
     """
+    matrix, folder = begin(path, results_dir=results_dir)
+    measure(matrix, folder.manifest.plan, folder, progress)
+    return folder
+
+
+def begin(path: Path, *, results_dir: Path) -> tuple[Matrix, RunFolder]:
+    """A new run of what `path` says, with its plan and nothing measured."""
     matrix = load_matrix(path)
     identities = {name: files.identity(m) for name, m in files.models_of(matrix).items()}
     plan = make_plan(matrix, identities=files.hashes(identities))
     manifest = _manifest(matrix, path, plan, identities, results_dir)
-    folder = RunFolder.create(results_dir, manifest)
-    _measure(matrix, plan, folder, progress)
-    return folder
+    return matrix, RunFolder.create(results_dir, manifest)
 
 
 def resume(run: Path, *, progress: Reporter) -> RunFolder:
     """Do what `run` left undone: every torn or unavailable (block, cell), in new boots."""
     folder = RunFolder.open(run)
-    matrix = _same_matrix(folder.manifest)
+    matrix = same_matrix(folder.manifest)
     _refuse_other_device(folder)
     if exit_code(folder) == 0:
         progress.note(f"{folder.manifest.run_id} is complete, nothing is left to do")
     else:
-        _measure(matrix, folder.manifest.plan, folder, progress)
+        measure(matrix, folder.manifest.plan, folder, progress)
     return folder
 
 
@@ -105,7 +110,14 @@ def told_unavailable(folder: RunFolder) -> tuple[str, ...]:
 # --- a run ----------------------------------------------------------------------------------------
 
 
-def _measure(matrix: Matrix, plan: Plan, folder: RunFolder, progress: Reporter) -> None:
+def measure(
+    matrix: Matrix,
+    plan: Plan,
+    folder: RunFolder,
+    progress: Reporter,
+    session_id: str | None = None,
+) -> None:
+    """What of `plan` is not finished in `folder`, as a session of its own; None: the next one."""
     allow_open_files(_highest_level(plan))
 
     async def session() -> None:
@@ -115,7 +127,7 @@ def _measure(matrix: Matrix, plan: Plan, folder: RunFolder, progress: Reporter) 
             await runner.end_left_over(folder, progress)
             await runner.recover(folder, progress)
             calibration = await calibrate(_levels(plan), rates=SESSION_RATES)
-            begun = _session(matrix, plan, folder, calibration, facts)
+            begun = _session(matrix, plan, folder, calibration, facts, session_id)
             folder.append(begun)
             await runner.run(matrix, plan, folder, begun, progress)
 
@@ -162,12 +174,17 @@ def _levels(plan: Plan) -> tuple[int, ...]:
 
 
 def _session(
-    matrix: Matrix, plan: Plan, folder: RunFolder, calibration: Calibration, facts: MachineFacts
+    matrix: Matrix,
+    plan: Plan,
+    folder: RunFolder,
+    calibration: Calibration,
+    facts: MachineFacts,
+    session_id: str | None,
 ) -> Session:
     number = len(folder.read(Session)) + 1
     commit, dirty = machine.commit_of(PROJECT)
     return Session(
-        where=Where(run_id=folder.manifest.run_id, session_id=f"s{number}"),
+        where=Where(run_id=folder.manifest.run_id, session_id=session_id or f"s{number}"),
         started_at=utc_now(),
         commit=commit,
         dirty=dirty,
@@ -225,7 +242,7 @@ def _from_project(path: Path) -> str:
     return str(whole.relative_to(PROJECT) if whole.is_relative_to(PROJECT) else whole)
 
 
-def _same_matrix(manifest: Manifest) -> Matrix:
+def same_matrix(manifest: Manifest) -> Matrix:
     """The matrix of a stored run, when it still says what it said."""
     path = PROJECT / manifest.matrix_path  # an absolute path stays as it is
     if not path.exists():
