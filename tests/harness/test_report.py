@@ -14,6 +14,7 @@ from harness.records import MetricRow, Request
 from harness.report import export, page, plots, tables
 from harness.report import format as fmt
 from harness.report.build import write_report
+from harness.report.plots import style
 from harness.report.tables import Entry, Table
 
 from . import synthetic
@@ -146,7 +147,7 @@ def test_a_gap_is_marked_with_a_letter_and_the_reason_stands_below() -> None:
 def test_an_invalid_figure_is_marked_and_its_verdict_stands_under_the_table(
     strange: Summary,
 ) -> None:
-    (table,) = tables.single_stream(strange)
+    (table,) = tables.TABLES["single_stream"](strange)
 
     assert [entry.mark for entry in table.rows[1][1:]] == ["✗"] * 6
     assert table.notes[0].startswith(f"✗ loops ({STRANGE}): 30 of 30 outputs repeat themselves")
@@ -266,12 +267,12 @@ def test_what_an_unmeasured_variant_lacks_is_told_briefly_and_for_every_kind(
         synthetic.write_run(tmp_path, synthetic.matrix(levels=()), broken_variant="DFlash2")
     )
 
-    (table,) = tables.single_stream(run)
+    (table,) = tables.TABLES["single_stream"](run)
 
     assert {entry.reason for entry in table.rows[1][1:]} == {
         "block b2: the server ended with code 1 before it was ready"
     }
-    assert "pale" not in " ".join(plots.decode_rate_by_kind(run)[0].notes)
+    assert "pale" not in " ".join(plots.PLOTS["decode_rate_by_kind"](run)[0].notes)
     assert ".." not in page.sentences.headline(run)
 
 
@@ -301,7 +302,7 @@ def test_a_report_that_cannot_be_written_says_that_the_run_is_kept(
 def test_a_point_that_cannot_be_plotted_is_named_under_the_plot(tmp_path: Path) -> None:
     folder = synthetic.write_run(tmp_path, synthetic.matrix(levels=()), broken_variant="DFlash2")
 
-    (bars,) = plots.decode_rate_by_kind(summarise(folder))
+    (bars,) = plots.PLOTS["decode_rate_by_kind"](summarise(folder))
 
     assert bars.notes[0].startswith("DFlash2, all kinds: block b2: the server ended with code 1")
 
@@ -312,9 +313,9 @@ def test_plain_decoding_is_grey_and_each_drafter_has_a_colour_of_its_own(
     asked = synthetic.matrix(levels=(), drafters=("A", "B"), boots=2)
     behaviours = {"A": synthetic.DFLASH2, "B": synthetic.DFLASH2}
 
-    shades = plots.colours(summarise(synthetic.write_run(tmp_path, asked, behaviours=behaviours)))
+    shades = style.colours(summarise(synthetic.write_run(tmp_path, asked, behaviours=behaviours)))
 
-    assert shades["plain"] == plots.PLAIN_COLOURS[0]
+    assert shades["plain"] == style.PLAIN_COLOURS[0]
     assert len(set(shades.values())) == 3
 
 
@@ -341,7 +342,7 @@ def test_an_engine_that_serves_one_at_a_time_is_named(tmp_path: Path) -> None:
 def test_labels_that_would_touch_are_stacked_around_where_they_belong(
     wanted: list[float], heights: list[float]
 ) -> None:
-    assert plots.spread(wanted, 2.0) == pytest.approx(heights)
+    assert style.spread(wanted, 2.0) == pytest.approx(heights)
 
 
 # --- goals ----------------------------------------------------------------------------------------
@@ -359,7 +360,7 @@ def test_goals_stand_beside_what_each_variant_reached(tmp_path: Path) -> None:
 
     behaviours = {"DFlash2": replace(synthetic.DFLASH2, acceptance={"A": 0.7})}
     summary = summarise(synthetic.write_run(tmp_path, asked, behaviours=behaviours, edit=edit))
-    (table,) = tables.goals(summary)
+    (table,) = tables.TABLES["goals"](summary)
     rows = [tuple(entry.text for entry in row) for row in table.rows]
 
     assert (

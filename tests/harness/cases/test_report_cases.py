@@ -405,8 +405,12 @@ def test_b113_levels_stand_by_number_and_the_reference_is_found_by_its_key(tmp_p
         behaviours={"k=7": synthetic.DFLASH2},
     )
     summary = summarise(folder)
-    grids = [table for table in tables.concurrency(summary) if table.name.endswith("throughput")]
-    (curves,) = plots.throughput_by_concurrency(summary)
+    grids = [
+        table
+        for table in tables.TABLES["concurrency"](summary)
+        if table.name.endswith("throughput")
+    ]
+    (curves,) = plots.PLOTS["throughput_by_concurrency"](summary)
     axes = curves.draw().axes
 
     assert grids[0].columns == ("variant", "c = 1", "c = 2", "c = 4", "c = 8", "c = 16")

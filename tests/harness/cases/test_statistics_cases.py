@@ -89,7 +89,7 @@ def test_b80_the_figure_is_the_mean_of_per_prompt_medians_by_name_and_not_the_po
     assert estimate(summary, "decode_rate", "C").n == 1
     assert "mean over prompts of the median over repetitions" in text
     assert "finished 1 to 3 times each" in text
-    (table,) = tables.outputs(summary)
+    (table,) = tables.TABLES["outputs"](summary)
     requests = {row[1].text: row[2].text for row in table.rows}
     assert requests == {"all kinds": "7", "A": "3", "B": "3", "C": "1"}
 
@@ -269,7 +269,7 @@ def test_b89_a_request_that_timed_out_is_in_no_latency_and_its_wait_is_in_the_th
 
 def test_b89_the_share_that_failed_stands_in_the_row_of_the_figure(tmp_path: Path) -> None:
     summary = plain_run(tmp_path, {"A": [50.0, 50.0], "B": [50.0, None]})
-    (table,) = tables.single_stream(summary)
+    (table,) = tables.TABLES["single_stream"](summary)
     (row,) = table.rows
     text, _ = written(summary, tmp_path / "reports")
 

@@ -1,0 +1,124 @@
+"""Requests in flight: a table for each metric, variants down and levels across."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from harness.analysis.summary import Section, Summary
+from harness.cell_view import CellView
+from harness.report import format as fmt
+from harness.report.tables.figures import Figures, file_word, sections
+from harness.report.tables.notes import verdict_notes
+from harness.report.tables.table import Entry, Formatter, Table, label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A table of one metric: variants down, concurrency across."""
+
+    metric: str
+    title: str
+    show: Formatter
+    interval: bool = False
+    drafters_only: bool = False
+    beside: str | None = None  # a share to show in brackets
+
+
+GRIDS: Sequence[Grid] = (
+    Grid(metric="aggregate_throughput", title="Aggregate, tok/s", show=fmt.rate),
+    Grid(metric="aggregate_steady", title="Aggregate while c are in flight, tok/s", show=fmt.rate),
+    Grid(
+        metric="speedup",
+        title="Speed-up over the reference at the same c (95 % interval)",
+        show=fmt.times,
+        interval=True,
+        drafters_only=True,
+    ),
+    Grid(metric="ttft_p50", title="TTFT p50, ms", show=fmt.milliseconds),
+    Grid(metric="ttft_p90", title="TTFT p90, ms", show=fmt.milliseconds),
+    Grid(
+        metric="ttft_from_schedule_p50",
+        title="TTFT after the due moment p50, ms",
+        show=fmt.milliseconds,
+    ),
+    Grid(
+        metric="ttft_from_schedule_p99",
+        title="TTFT after the due moment p99, ms",
+        show=fmt.milliseconds,
+    ),
+    Grid(
+        metric="acceptance_length",
+        title="Acceptance length, tokens per round",
+        show=fmt.length,
+        drafters_only=True,
+    ),
+    Grid(metric="occupancy", title="Occupancy: share of stream-seconds in use", show=fmt.percent),
+    Grid(
+        metric="scaling",
+        title="Scaling over c = 1 (efficiency: scaling / c)",
+        show=fmt.times,
+        beside="efficiency",
+    ),
+)
+
+
+def concurrency(summary: Summary) -> list[Table]:
+    return [
+        table
+        for section in sections(summary, "concurrency")
+        for table in section_grids(summary, section)
+    ]
+
+
+def section_grids(summary: Summary, section: Section) -> list[Table]:
+    """One table per metric; verdicts stand under the first, which is the one they void."""
+    tables: list[Table] = []
+    for grid in GRIDS:
+        variants = [
+            variant
+            for variant in section.variants
+            if not grid.drafters_only or section.of_variant(variant)[0].cell.drafter is not None
+        ]
+        applies = any(summary.row(view, grid.metric) is not None for view in section.views)
+        if not applies or not variants:
+            continue
+        first = not tables
+        tables.append(
+            Table(
+                name=f"{file_word(section)}_{grid.metric}",
+                title=grid.title,
+                columns=("variant", *(f"c = {level}" for level in section.levels)),
+                rows=tuple(_grid_row(summary, section, grid, variant) for variant in variants),
+                notes=_first_notes(summary, section) if first else (),
+                section=section.word,
+            )
+        )
+    return tables
+
+
+def _first_notes(summary: Summary, section: Section) -> tuple[str, ...]:
+    notes = verdict_notes(summary, section.views)
+    num_prompts = len(section.views[0].prompt_kinds)
+    mixed = [level for level in section.levels if level % num_prompts]
+    if section.load != "wave" or not mixed:
+        return notes
+    levels = fmt.listed([str(level) for level in mixed])
+    return (
+        *notes,
+        f"At c = {levels} a wave holds no whole round of the {num_prompts} prompts, so waves "
+        "differ in prompts and the figure is that of the median wave. The closed loop has no such "
+        "step.",
+    )
+
+
+def _grid_row(summary: Summary, section: Section, grid: Grid, variant: str) -> tuple[Entry, ...]:
+    views = [section.view(variant, level) for level in section.levels]
+    return (label(variant), *(_grid_entry(summary, grid, view) for view in views))
+
+
+def _grid_entry(summary: Summary, grid: Grid, view: CellView | None) -> Entry:
+    figures = Figures(summary)
+    entry = figures.entry(view, grid.metric, grid.show, interval=grid.interval)
+    if grid.beside is None or entry.value is None:
+        return entry
+    share = figures.entry(view, grid.beside, fmt.percent)
+    return replace(entry, text=f"{entry.text} ({share.text})")

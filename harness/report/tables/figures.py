@@ -1,0 +1,116 @@
+"""Rows of a summary as entries of a table, and the parts that tables of one section share."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from harness import checks
+from harness.analysis.metrics import HEADLINE
+from harness.analysis.summary import ALL, Section, Summary
+from harness.cell_view import CellView
+from harness.report import format as fmt
+from harness.report.tables.table import Entry, Formatter, Table, label, missing
+
+OF_THE_ANSWERED = (*HEADLINE.values(), "ttft_p50")
+"""Figures beside which the share of failed requests is told."""
+
+
+class Figures:
+    """Looks rows up in a summary and turns them into entries."""
+
+    def __init__(self, summary: Summary) -> None:
+        self.summary = summary
+
+    def entry(
+        self,
+        view: CellView | None,
+        metric: str,
+        show: Formatter,
+        kind: str = ALL,
+        *,
+        interval: bool = False,
+    ) -> Entry:
+        """`interval` puts the bounds behind the figure."""
+        if view is None:
+            return missing("not in the matrix")
+        row = self.summary.row(view, metric, kind)
+        if row is None:
+            return missing("does not apply here")
+        estimate = row.estimate
+        if estimate.value is None:
+            return missing(estimate.reason)
+        text = show(estimate.value)
+        if interval and estimate.low is not None and estimate.high is not None:
+            text = f"{text} ({fmt.span(estimate.low, estimate.high)})"
+        if metric in OF_THE_ANSWERED:
+            text += self._failed(view, kind)
+        return Entry(text=text, value=estimate.value, mark=self.mark(view))
+
+    def _failed(self, view: CellView, kind: str) -> str:
+        """What the figure leaves out, beside it: survivors of many failures look fast."""
+        row = self.summary.row(view, "failed_share", kind)
+        share = row.estimate.value if row else None
+        return f" ({fmt.percent(share)} failed)" if share else ""
+
+    def bounds(self, view: CellView, metric: str, kind: str = ALL) -> Entry:
+        row = self.summary.row(view, metric, kind)
+        estimate = row.estimate if row else None
+        if estimate is None or estimate.low is None or estimate.high is None:
+            return missing(estimate.reason if estimate else None)
+        text = fmt.span(estimate.low, estimate.high)
+        return Entry(text=text, value=text)
+
+    def mark(self, view: CellView) -> str:
+        level = checks.worst(self.summary.verdicts_of(view))
+        return {"invalid": fmt.INVALID_MARK, "warning": fmt.WARNING_MARK, "ok": ""}[level]
+
+
+def figures_of(
+    summary: Summary, shown: Sequence[tuple[str, str, Formatter]], view: CellView, kind: str
+) -> tuple[Entry, ...]:
+    figures = Figures(summary)
+    return tuple(figures.entry(view, metric, show, kind) for _, metric, show in shown)
+
+
+def by_kind(
+    summary: Summary,
+    *,
+    name: str,
+    title: str,
+    columns: tuple[str, ...],
+    entries: Callable[[CellView, str], tuple[Entry, ...]],
+    notes: tuple[str, ...] = (),
+    drafters_only: bool = False,
+) -> list[Table]:
+    """Variant and kind down; `entries` fills a row."""
+    tables = [
+        Table(
+            name=f"{file_word(section)}_{name}",
+            title=title,
+            columns=("variant", "kind", *columns),
+            rows=tuple(
+                (
+                    label(view.cell.variant),
+                    label("all kinds" if kind == ALL else kind),
+                    *entries(view, kind),
+                )
+                for view in section.views
+                if view.cell.drafter is not None or not drafters_only
+                for kind in (ALL, *section.kinds)
+            ),
+            notes=notes,
+            num_labels=2,
+        )
+        for section in sections(summary, "generate")
+    ]
+    return [table for table in tables if table.rows]
+
+
+def narrowed(view: CellView, kind: str) -> CellView:
+    return view if kind == ALL else view.of_kind(kind)
+
+
+def sections(summary: Summary, workload: str) -> Iterable[Section]:
+    return (section for section in summary.sections if section.workload == workload)
+
+
+def file_word(section: Section) -> str:
+    return fmt.slug(section.word)
