@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.records import (
+    Engine,
     LoadShape,
     MachineFacts,
     Model,
@@ -114,7 +115,8 @@ def subject_key(
 
     `identities`: model name -> hash of its files. A model that is not in it is known by its name
     alone. The engine's command does not enter: where the program lies is part of its build, and a
-    setting belongs into `flags`.
+    setting belongs into `flags`. Of a container enter the image, what is laid over it and where
+    folders are mounted: a patched engine is another one than the stock one of the same version.
     """
 
     def identity(model: Model | None) -> str | None:
@@ -129,8 +131,20 @@ def subject_key(
             "drafter": drafter
             and {"method": drafter.method, "model": identity(drafter.model), "k": drafter.k},
             "flags": {**held_constant, **variant.flags},
+            **_container(variant.engine),
         }
     )
+
+
+def _container(engine: Engine) -> dict[str, Any]:
+    """Nothing for a process, which was all there was when the first keys were made."""
+    if engine.kind != "container":
+        return {}
+    return {
+        "image": engine.image,
+        "overlaid": {each.target: each.sha256 for each in engine.overlaid},
+        "mounts": sorted(engine.mounts.values()),
+    }
 
 
 def device_key(machine: MachineFacts) -> str:

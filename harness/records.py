@@ -57,13 +57,22 @@ class Timeouts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overlaid:
+    """A file of ours that lies over one of a container's image."""
+
+    path: str
+    target: str  # its place in the container
+    sha256: str  # as it was when the matrix was read
+
+
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """How one kind of server is started or found. `adapter` names a row of `adapters.ADAPTERS`."""
 
     name: str
     adapter: str
-    kind: Literal["process", "attach"]
-    command: tuple[str, ...] = ()  # the program and its fixed arguments, for kind process
+    kind: Literal["process", "container", "attach"]
+    command: tuple[str, ...] = ()  # a program and its fixed arguments; of a container: its words
     url: str | None = None  # for kind attach
     environment: Mapping[str, str] = field(default_factory=dict)
     api_key_env: str | None = None
@@ -72,6 +81,11 @@ class Engine:
     timeouts: Timeouts = Timeouts()
     max_rate_per_s: float | None = None  # for kind attach: requests per second that it allows
     resources: Mapping[str, float] = field(default_factory=dict)  # what a node must have, on Ray
+    port: int | None = None  # None: a free one
+    image: str | None = None  # for kind container, by digest
+    container_options: tuple[str, ...] = ()  # words of `docker run`
+    mounts: Mapping[str, str] = field(default_factory=dict)  # path here: path in the container
+    overlaid: tuple[Overlaid, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,6 +332,20 @@ class Session:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Container:
+    """What a container was run from; its command is the boot's `argv`."""
+
+    program: str  # docker or podman
+    name: str
+    image: str  # as asked for
+    image_id: str
+    repo_digests: tuple[str, ...]  # none for an image that was built here
+    options: tuple[str, ...]
+    mounts: Mapping[str, str]  # path in the container: what lies there, models among it
+    overlaid: Mapping[str, str]  # path in the container: sha256
+
+
+@dataclass(frozen=True, kw_only=True)
 class Boot:
     """An engine from start to stop; written at start, at ready (`ready_s`) and at stop."""
 
@@ -338,6 +366,8 @@ class Boot:
     exit_code: int | None = None
     error: str | None = None  # why it did not boot, or died
     wanted: Mapping[str, Any] = field(default_factory=dict)  # model paths and flags we asked for
+    attached: bool = False  # it ran before and goes on: no start of ours
+    container: Container | None = None  # None: a process, or a server that was there
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,13 @@ def command(variant: Variant, settings: Mapping[str, Any], port: int) -> tuple[s
         *_drafter(variant),
         *("--served-name", variant.target.name),
         *(word for name, value in settings.items() for word in _option(name, value)),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", _host(variant), "--port", str(port)),
     )
+
+
+def _host(variant: Variant) -> str:
+    """A container's loopback is its own: outside, the port is published on the machine's."""
+    return "0.0.0.0" if variant.engine.kind == "container" else "127.0.0.1"
 
 
 def _drafter(variant: Variant) -> tuple[str, ...]:

@@ -120,6 +120,17 @@ def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:
     return {name: model[name] for name in names if model.get(name) is not None}
 
 
+def served_names(models: str | None) -> tuple[str, ...]:
+    """The names that /v1/models lists, aliases among them; none where it is another page."""
+    entries = [each for each in _list(json_object(models).get("data")) if isinstance(each, dict)]
+    names = [name for entry in entries for name in (entry.get("id"), *_list(entry.get("aliases")))]
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 OPENAI = Adapter(
     name="openai",
     health_path="/health",

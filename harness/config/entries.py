@@ -6,6 +6,8 @@ are the reference: docs/matrix.md is printed from them.
 
 import math
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -19,6 +21,7 @@ _SECRET_KEY = re.compile(
     r"(^|_)(api_?key|secret|password|authorization|(hf|hub|api|access|auth|bearer)_token)$|^token$"
 )
 _SECRET_VALUE = re.compile(r"(sk-|hf_)[A-Za-z0-9_-]{8,}|Bearer\s+\S{8,}|://[^/\s]*:[^/\s]*@")
+_IMAGE = re.compile(r"([^@\s]+@)?sha256:[0-9a-f]{64}")
 _SECRET_ADVICE = (
     "a matrix cannot hold a secret, it is stored with every run; set an environment variable, "
     "which the engine inherits, and name that of an API key in the engine's `api_key_env`"
@@ -142,6 +145,56 @@ def _web_address(value: Any) -> str:
     return text
 
 
+def _image(value: Any) -> str:
+    text = _text(value)
+    if not _IMAGE.fullmatch(text):
+        raise PydanticCustomError(
+            "wrong",
+            "names an image by a tag, which may be another one tomorrow; write NAME@sha256:..., as "
+            "`docker image inspect --format '{{.RepoDigests}}' NAME` tells it, or the sha256:... "
+            "of `docker image inspect --format '{{.Id}}' NAME` for one that was built here",
+        )
+    return text
+
+
+def _container_option(value: Any) -> str:
+    text = _command_argument(value)
+    found = next((ours for ours in _OURS if _is_option(text, ours.names)), None)
+    if found is not None:
+        raise PydanticCustomError("wrong", f"is not for you to set: {found.advice}")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ours:
+    names: tuple[str, ...]
+    advice: str
+
+
+_OURS = (
+    _Ours(names=("-v", "--volume", "--mount"), advice="write `mounts` or `overlay`, which count"),
+    _Ours(names=("-p", "--publish", "-P", "--publish-all"), advice="write `port`, or leave it out"),
+    _Ours(names=("--net", "--network"), advice="the port is published on 127.0.0.1 alone"),
+    _Ours(
+        names=("--name", "--label", "-l", "-d", "--detach", "--rm", "--cidfile"),
+        advice="the harness finds, logs and removes its containers by it",
+    ),
+)
+
+
+def _is_option(text: str, names: Sequence[str]) -> bool:
+    """Also as `--name=value`, and short ones with more behind them."""
+    is_short = any(len(name) == 2 and text.startswith(name) for name in names)
+    return is_short or text.split("=")[0] in names
+
+
+def _inside(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith("/"):
+        raise PydanticCustomError("wrong", "must be a whole path in the container, /...")
+    return text.rstrip("/") or "/"
+
+
 # --- sections -------------------------------------------------------------------------------------
 
 
@@ -186,16 +239,46 @@ class TimeoutsEntry(Entry):
 
 
 class EngineEntry(Entry):
-    """How one kind of server is started (`process`) or found (`attach`)."""
+    """How one kind of server is started (`process`, `container`) or found (`attach`)."""
 
     adapter: Text = Field(description="how to talk to it: a name from `harness.adapters.ADAPTERS`")
-    kind: Literal["process", "attach"] = Field(
-        default="process", description="`process`: we start and stop it; `attach`: it runs already"
+    kind: Literal["process", "container", "attach"] = Field(
+        default="process",
+        description="`process`: we start and stop it; `container`: so do we, with docker or "
+        "podman, whichever is on the PATH; `attach`: it runs already",
     )
     command: list[Annotated[str, BeforeValidator(_command_argument)]] = Field(
         default=[],
         description="for `process`: the program and its fixed arguments; `{python}` is the "
-        "interpreter that runs the harness",
+        "interpreter that runs the harness. For `container`: what follows the image, which must "
+        "listen on 0.0.0.0. `{port}`, `{model}` and `{name}` are filled in",
+    )
+    port: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="where it is to listen, on 127.0.0.1; left out: a port that is free. One that "
+        "another process has is refused before anything starts",
+    )
+    image: Annotated[str, BeforeValidator(_image)] | None = Field(
+        default=None,
+        description="for `container`: NAME@sha256:DIGEST, or sha256:ID of one that was built here; "
+        "it is never pulled. A tag is refused: it may be another image tomorrow",
+    )
+    container_options: list[Annotated[str, BeforeValidator(_container_option)]] = Field(
+        default=[],
+        description="for `container`: more words for `docker run`, such as `[--gpus, all, --ipc, "
+        "host]`. Name, labels, port and mounts are the harness's",
+    )
+    mounts: dict[str, Annotated[str, BeforeValidator(_inside)]] = Field(
+        default={},
+        description="for `container`: path here: path in the container, such as a cache of models. "
+        "Models that are files here need none, they are found under /models",
+    )
+    overlay: dict[str, Annotated[str, BeforeValidator(_inside)]] = Field(
+        default={},
+        description="for `container`: a file or folder here: its place in the container. Each file "
+        "is laid over the image's own, read-only, and its sha256 is part of what the engine is",
     )
     url: Text | None = Field(default=None, description="for `attach`: where it listens")
     metrics_urls: list[Annotated[str, BeforeValidator(_web_address)]] = Field(

@@ -2,14 +2,15 @@
 
 Keys are checked first, by `entries`. Only a file whose keys are right is checked for what they say
 together: names that must exist, differ or fit, and the files they stand for. Nothing is started and
-no model is opened.
+no model is opened; files to lay over a container's image are, for what they hold is what it is.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import ValidationError
@@ -42,6 +43,7 @@ from harness.records import (
     Engine,
     Matrix,
     Model,
+    Overlaid,
     Prompt,
     PromptSet,
     Sampling,
@@ -192,18 +194,42 @@ def _engines_exist(file: _File) -> Iterator[_Mistake]:
             yield file.mistake(message, "variants", number, "engine")
 
 
+_NEEDED = {"process": ("command",), "container": ("image", "command"), "attach": ("url",)}
+_BELONGING = {
+    "command": ("process", "container"),
+    "port": ("process", "container"),
+    "image": ("container",),
+    "container_options": ("container",),
+    "mounts": ("container",),
+    "overlay": ("container",),
+    "url": ("attach",),
+}
+
+
 def _engines_can_be_used(file: _File) -> Iterator[_Mistake]:
     for name, engine in file.entry.engines.items():
         if engine.adapter not in ADAPTERS:
             message = _unknown("adapter", engine.adapter, ADAPTERS, "there are")
             yield file.mistake(message, "engines", name, "adapter")
-        needed, other = ("command", "url") if engine.kind == "process" else ("url", "command")
-        if not getattr(engine, needed):
-            message = f"engine `{name}` of kind {engine.kind} needs `{needed}`"
-            yield file.mistake(message, "engines", name)
-        if getattr(engine, other):
-            message = f"`{other}` means nothing for an engine of kind {engine.kind}; remove it"
-            yield file.mistake(message, "engines", name, other)
+        for key in _NEEDED[engine.kind]:
+            if not getattr(engine, key):
+                message = f"engine `{name}` of kind {engine.kind} needs `{key}`"
+                yield file.mistake(message, "engines", name)
+        for key, kinds in _BELONGING.items():
+            if getattr(engine, key) and engine.kind not in kinds:
+                message = f"`{key}` means nothing for an engine of kind {engine.kind}; remove it"
+                yield file.mistake(message, "engines", name, key)
+
+
+def _overlays_exist(file: _File) -> Iterator[_Mistake]:
+    for name, engine in file.entry.engines.items():
+        for written in engine.overlay:
+            if not _here(written, file).exists():
+                message = (
+                    f"`{written}`: there is no {_here(written, file)} to lay over the image; fetch "
+                    "it, or correct the path"
+                )
+                yield file.mistake(message, "engines", name, "overlay", written)
 
 
 def _references_exist(file: _File) -> Iterator[_Mistake]:
@@ -349,6 +375,7 @@ _CHECKS: tuple[Callable[[_File], Iterator[_Mistake]], ...] = (
     _variants_named_apart,
     _engines_exist,
     _engines_can_be_used,
+    _overlays_exist,
     _references_exist,
     _models_exist,
     _prompt_sets_exist,
@@ -440,7 +467,7 @@ def _variant(entry: VariantEntry, file: _File) -> Variant:
     drafter = entry.drafter
     return Variant(
         name=entry.name,
-        engine=_engine(entry.engine, file.entry.engines[entry.engine]),
+        engine=_engine(entry.engine, file.entry.engines[entry.engine], file),
         target=_model(entry.target, file),
         drafter=None
         if drafter is None
@@ -454,15 +481,36 @@ def _variant(entry: VariantEntry, file: _File) -> Variant:
     )
 
 
-def _engine(name: str, entry: EngineEntry) -> Engine:
-    values = entry.model_dump(exclude={"command", "metrics_urls", "timeouts"})
+def _engine(name: str, entry: EngineEntry, file: _File) -> Engine:
+    values = entry.model_dump(
+        exclude={"command", "metrics_urls", "timeouts", "container_options", "mounts", "overlay"}
+    )
     return Engine(
         name=name,
         command=tuple(entry.command),
         metrics_urls=tuple(entry.metrics_urls),
         timeouts=_timeouts(entry.timeouts),
+        container_options=tuple(entry.container_options),
+        mounts={str(_here(here, file)): inside for here, inside in entry.mounts.items()},
+        overlaid=tuple(_overlaid(entry, file)),
         **values,
     )
+
+
+def _here(written: str, file: _File) -> Path:
+    home = Path(written).expanduser()
+    return resolve(str(home), beside=file.path, project=file.project).resolve()
+
+
+def _overlaid(entry: EngineEntry, file: _File) -> Iterator[Overlaid]:
+    """Each file alone: a folder that is mounted hides all that the image has there."""
+    for written, place in entry.overlay.items():
+        root = _here(written, file)
+        for path in [root] if root.is_file() else sorted(root.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                inside = PurePosixPath(place, path.relative_to(root).as_posix())
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                yield Overlaid(path=str(path), target=str(inside), sha256=digest)
 
 
 def _timeouts(entry: TimeoutsEntry) -> Timeouts:

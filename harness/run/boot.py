@@ -1,48 +1,40 @@
 """Start an engine, wait until it really answers, stop it for certain.
 
-An engine gets a session of its own, so that Ctrl-C in the terminal does not reach it before we do,
-and so that everything it started can be ended with it; on Linux it dies with the harness, whatever
-ends that. Ready means: /health says 200 and a real completion of one token came back (servers
-answer /v1/models while they still load, and some a completion with an error inside).
+An engine is a process, a container, or a server that is there already (`attach`), of which nothing
+but its address is known. Ready means: /health says 200, a real completion of one token came back
+(servers answer /v1/models while they still load, and some a completion with an error inside), from
+a process of ours, under the name of the model that was asked for.
 """
 
 import asyncio
-import atexit
 import os
 import re
-import shutil
-import signal
-import socket
-import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
-import psutil
 from asyncio_throttle.throttler import Throttler
 
 from harness import keys
 from harness.adapters import ADAPTERS, Adapter
 from harness.adapters.advice import explained
 from harness.adapters.base import Ask
+from harness.adapters.openai import served_names
 from harness.adapters.pages import json_object, told
 from harness.errors import BootError, PortInUseError
-from harness.records import Boot, Engine, Model, Sampling, Variant, Where
-from harness.run import launcher
+from harness.records import Boot, Container, Engine, Model, Sampling, Variant, Where
+from harness.run import containers, holders, processes
 from harness.run.clock import utc_now
 from harness.run.sse import events
 
-PROJECT = Path(__file__).parents[2]
-"""Where engines start: `python -m engines.dflash2` is found from here."""
+PROJECT = processes.PROJECT
 
 POLLS_PER_S = 5
 POLL_TIMEOUT_S = 5.0
-GRACE_S = 10.0
-"""How long an engine may take to end after SIGTERM."""
 
 _MARK = "--- dflashbench:"
 _LAST_WORDS = 12  # lines of a log that an error repeats
@@ -50,27 +42,24 @@ _LOGS = ("stderr.log", "stdout.log")  # vLLM writes its own log to stdout, trace
 _MEASURED_ANEW = ("kv_tokens", "full_length_requests")  # by every boot: no part of what a build is
 _SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _PORT_TAKEN = re.compile(
-    r"address already in use|EADDRINUSE|couldn't bind HTTP server socket", re.IGNORECASE
+    r"address already in use|EADDRINUSE|couldn't bind HTTP server socket|port is already allocated",
+    re.IGNORECASE,
 )
-_live_groups: set[int] = set()
-
-
-@atexit.register
-def _kill_what_is_left() -> None:
-    """Only reached with a live group when our own code failed: no engine outlives the harness."""
-    for group in tuple(_live_groups):
-        _signal_group(group, signal.SIGKILL)
 
 
 @dataclass(kw_only=True)
 class RunningEngine:
-    """An engine process (or one that was there before: `process` None) and what is known of it."""
+    """An engine and what is known of it.
+
+    `process` is the engine's, or of the command that runs its container; None: it was there before.
+    """
 
     boot: Boot
     adapter: Adapter
     http: httpx.AsyncClient
     headers: Mapping[str, str]  # for every request; may hold the key, so never written anywhere
     process: asyncio.subprocess.Process | None
+    port: int | None  # that it is to give back when it ends; None: it has none of ours
     boot_timeout_s: float
     log_folder: Path
 
@@ -79,10 +68,13 @@ class RunningEngine:
         return self.process is not None and self.process.returncode is not None
 
     def pids(self) -> list[int]:
-        """The process and all it started, as of now."""
+        """All processes of it, as of now."""
         if self.process is None or self.died:
             return []
-        return [self.process.pid, *(child.pid for child in _children(self.process.pid))]
+        if self.boot.container is None:
+            return processes.family(self.process.pid)
+        inside = containers.pid(self.boot.container)
+        return [] if inside is None else processes.family(inside)
 
     def mark(self, text: str) -> None:
         """A line into the engine's own log, to find a cell's place there."""
@@ -124,23 +116,16 @@ async def launch(
     variant: Variant, settings: Mapping[str, Any], where: Where, log_folder: Path
 ) -> RunningEngine:
     """Start the engine, or find the one that runs; `wait_ready` comes next, `stop` in any case."""
-    adapter = ADAPTERS[variant.engine.adapter]
+    start = _STARTS[variant.engine.kind]
     headers = _headers(variant.engine)
-    argv: tuple[str, ...] = ()
-    if variant.engine.kind == "attach":
-        url, process = variant.engine.url or "", None
-    else:
-        port = _free_port()
-        url = f"http://127.0.0.1:{port}"
-        argv = adapter.command(_as_seen_from_project(variant), settings, port)
-        process = await _spawn(argv, variant.engine, log_folder)
+    started = await start(variant, settings, where, log_folder)
     boot = Boot(
         where=where,
         variant=variant.name,
-        argv=argv,
+        argv=started.argv,
         environment=_told_environment(variant.engine.environment),
-        pid=process.pid if process else None,
-        url=url,
+        pid=started.process.pid if started.process else None,
+        url=started.url,
         started_at=utc_now(),
         ready_s=None,
         version=None,
@@ -148,34 +133,93 @@ async def launch(
         build=None,
         log_path=f"servers/{log_folder.name}",
         wanted=_wanted(variant, settings),
+        attached=started.process is None,
+        container=started.container,
     )
     return RunningEngine(
         boot=boot,
-        adapter=adapter,
-        http=httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=30.0),
+        adapter=ADAPTERS[variant.engine.adapter],
+        http=httpx.AsyncClient(
+            base_url=started.url, headers=headers, trust_env=False, timeout=30.0
+        ),
         headers=headers,
-        process=process,
+        process=started.process,
+        port=started.port,
         boot_timeout_s=variant.engine.boot_timeout_s,
         log_folder=log_folder,
     )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@dataclass(frozen=True, kw_only=True)
+class _Started:
+    url: str
+    argv: tuple[str, ...] = ()
+    process: asyncio.subprocess.Process | None = None
+    port: int | None = None
+    container: Container | None = None
 
 
-def _as_seen_from_project(variant: Variant) -> Variant:
-    """The engine starts in the project's folder: paths below it are short, others whole."""
+async def _found(
+    variant: Variant, settings: Mapping[str, Any], where: Where, log_folder: Path
+) -> _Started:
+    """A server that is there: its address is all there is to it."""
+    return _Started(url=variant.engine.url or "")
+
+
+async def _process(
+    variant: Variant, settings: Mapping[str, Any], where: Where, log_folder: Path
+) -> _Started:
+    engine, port = variant.engine, _port(variant.engine)
+    argv = _command(_with_models(variant, _seen_from_project), settings, port)
+    process = await processes.spawn(argv, engine.environment, log_folder, engine_name=engine.name)
+    return _Started(url=_local(port), argv=argv, process=process, port=port)
+
+
+async def _container(
+    variant: Variant, settings: Mapping[str, Any], where: Where, log_folder: Path
+) -> _Started:
+    engine, port, models = variant.engine, _port(variant.engine), _model_files(variant)
+    container = await asyncio.to_thread(containers.described, engine, where, models)
+    argv = _command(_with_models(variant, _seen_in_container), settings, port)
+    process = await processes.spawn(
+        (*containers.run_words(container, engine, where, models, port), *argv),
+        engine.environment,
+        log_folder,
+        engine_name=engine.name,
+    )
+    return _Started(url=_local(port), argv=argv, process=process, port=port, container=container)
+
+
+_STARTS = {"process": _process, "container": _container, "attach": _found}
+
+
+def _command(variant: Variant, settings: Mapping[str, Any], port: int) -> tuple[str, ...]:
+    return ADAPTERS[variant.engine.adapter].command(variant, settings, port)
+
+
+def _local(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
+
+
+def _port(engine: Engine) -> int:
+    """The given one, which nobody may hold, or a free one."""
+    if engine.port is None:
+        return holders.free_port()
+    holders.refuse_held(engine.port)
+    return engine.port
+
+
+def _with_models(variant: Variant, seen: Callable[[str, Model], Model]) -> Variant:
+    """Models as the engine is to name them; `seen` is told their part: target or drafter."""
     drafter = variant.drafter
     if drafter is not None and drafter.model is not None:
-        drafter = replace(drafter, model=_model_from_project(drafter.model))
-    return replace(variant, target=_model_from_project(variant.target), drafter=drafter)
+        drafter = replace(drafter, model=seen("drafter", drafter.model))
+    return replace(variant, target=seen("target", variant.target), drafter=drafter)
 
 
-def _model_from_project(model: Model) -> Model:
+def _seen_from_project(part: str, model: Model) -> Model:
+    """A process starts in the project's folder: paths below it are short, others whole."""
+    del part
     path = Path(model.path)
     if not path.exists():  # a name that the engine knows
         return model
@@ -184,50 +228,17 @@ def _model_from_project(model: Model) -> Model:
     return replace(model, path=str(whole.relative_to(PROJECT) if inside else whole))
 
 
-def _runnable(argv: Sequence[str]) -> tuple[str, ...]:
-    """`{python}` is this interpreter; the record keeps the word, as folders are no fact of a
-    run.
-    """
-    return tuple(sys.executable if word == "{python}" else word for word in argv)
+def _seen_in_container(part: str, model: Model) -> Model:
+    path = Path(model.path)
+    return replace(model, path=containers.place_of(part, path)) if path.exists() else model
 
 
-def _dying_with_us(argv: Sequence[str]) -> tuple[str, ...]:
-    """Elsewhere than on Linux an engine may outlive a killed harness, until `resume`."""
-    if sys.platform != "linux":
-        return tuple(argv)
-    return (sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *argv)
-
-
-def _found(program: str, engine: Engine) -> None:
-    """Seen from where engines start."""
-    path = program if os.path.isabs(program) or os.sep not in program else str(PROJECT / program)
-    if shutil.which(path) is None:
-        raise BootError(
-            f"engine {engine.name!r}: {program!r} cannot be started: no such program; check "
-            "`command` in the engine's file and that it is installed"
-        )
-
-
-async def _spawn(
-    argv: Sequence[str], engine: Engine, log_folder: Path
-) -> asyncio.subprocess.Process:
-    runnable = _runnable(argv)
-    _found(runnable[0], engine)
-    with (
-        open(log_folder / "stdout.log", "ab") as stdout,
-        open(log_folder / "stderr.log", "ab") as stderr,
-    ):
-        process = await asyncio.create_subprocess_exec(
-            *_dying_with_us(runnable),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            env={**os.environ, **engine.environment},
-            cwd=PROJECT,
-            start_new_session=True,
-        )
-    _live_groups.add(process.pid)
-    return process
+def _model_files(variant: Variant) -> dict[str, Path]:
+    """Place in a container: the file or folder here."""
+    drafter = variant.drafter.model if variant.drafter else None
+    models = {"target": variant.target, "drafter": drafter}
+    paths = {part: Path(model.path) for part, model in models.items() if model is not None}
+    return {containers.place_of(part, path): path for part, path in paths.items() if path.exists()}
 
 
 def _headers(engine: Engine) -> dict[str, str]:
@@ -274,7 +285,7 @@ async def wait_ready(engine: RunningEngine, model: str) -> None:
         if engine.died:  # looked at first: on a port that was taken, somebody else answers
             raise _early_end(engine)
         if answer is None:
-            await _note_ready(engine, time.perf_counter() - began_s)
+            await _note_ready(engine, model, time.perf_counter() - began_s)
             return
         reason = answer
         if engine.process is None:
@@ -291,6 +302,7 @@ async def wait_ready(engine: RunningEngine, model: str) -> None:
 def _early_end(engine: RunningEngine) -> BootError:
     words = engine.last_words()
     if _PORT_TAKEN.search(words):
+        engine.port = None
         return PortInUseError(
             f"another process took the port of {engine.boot.url} just before the engine of variant "
             f"{engine.boot.variant!r} could; `dflashbench resume` takes another one; {words}"
@@ -305,6 +317,7 @@ async def _ask_ready(engine: RunningEngine, model: str) -> str | None:
     """None when it answers a completion, else what is missing."""
     try:
         health = await engine.http.get(engine.adapter.health_path, timeout=POLL_TIMEOUT_S)
+        await _refuse_foreign(engine)
         if health.status_code not in (200, 404):  # 404: an OpenAI server without that page
             return f"{engine.adapter.health_path} says HTTP {health.status_code}"
         response = await engine.http.post(
@@ -322,6 +335,19 @@ async def _ask_ready(engine: RunningEngine, model: str) -> str | None:
     if response.status_code != 200:
         return f"a completion says HTTP {response.status_code}"
     return _error_inside(response.content, engine.adapter)
+
+
+async def _refuse_foreign(engine: RunningEngine) -> None:
+    """An answer proves nothing of whose it is. A container's port is its program's, which opens it
+    for that container alone.
+    """
+    if engine.port is None or engine.boot.container is not None or engine.died:
+        return
+    try:
+        await asyncio.to_thread(holders.refuse_foreign, engine.port, engine.pids())
+    except PortInUseError:
+        engine.port = None
+        raise
 
 
 def _error_inside(stream: bytes, adapter: Adapter) -> str | None:
@@ -349,15 +375,15 @@ def _one_token(model: str) -> Ask:
     )
 
 
-async def _note_ready(engine: RunningEngine, ready_s: float) -> None:
+async def _note_ready(engine: RunningEngine, model: str, ready_s: float) -> None:
     adapter = engine.adapter
     found = {path: await _page(engine, path) for path in adapter.fact_paths}
     pages = {path: text for path, text in found.items() if text is not None}
+    _refuse_other_model(engine, model, served_names(pages.get("/v1/models")))
     log = engine.log()
     facts = adapter.read_facts(pages, log)
     version = facts.get("version")
     version = version if isinstance(version, str) else None
-    lasting = {name: fact for name, fact in facts.items() if name not in _MEASURED_ANEW}
     engine.boot = replace(
         engine.boot,
         ready_s=ready_s,
@@ -367,8 +393,29 @@ async def _note_ready(engine: RunningEngine, ready_s: float) -> None:
             **facts,
             **told(remarks=[str(each) for each in explained(log)] or None),
         },
-        build=keys.build_key(version, lasting),
+        build=keys.build_key(version, _lasting(engine, facts)),
     )
+
+
+def _refuse_other_model(engine: RunningEngine, model: str, served: Collection[str]) -> None:
+    """Some servers answer to any name, with the model that they have."""
+    if served and model not in served:
+        raise BootError(
+            f"{engine.boot.url} serves {', '.join(served)} and not {model}, the target of variant "
+            f"{engine.boot.variant!r}; start it with that model under that name, or name what it "
+            "serves as `target`"
+        )
+
+
+def _lasting(engine: RunningEngine, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a build is: the engine's own facts, and of a container the image and what lies over
+    it.
+    """
+    container = engine.boot.container
+    own = {name: fact for name, fact in facts.items() if name not in _MEASURED_ANEW}
+    if container is None:
+        return own
+    return {**own, "image_id": container.image_id, "overlaid": dict(container.overlaid)}
 
 
 async def _page(engine: RunningEngine, path: str) -> str | None:
@@ -386,11 +433,15 @@ async def _page(engine: RunningEngine, path: str) -> str | None:
 async def stop(
     engine: RunningEngine, *, memory_peak_bytes: int | None = None, error: str | None = None
 ) -> Boot:
-    """End the engine and everything it started; returns the boot's last record."""
+    """End the engine and everything it started, until its port and its device are free again;
+    returns the boot's last record.
+    """
     await engine.http.aclose()
     if engine.process is not None:
-        await _stop_group(engine.process.pid)
+        pids = await asyncio.to_thread(engine.pids)
+        await _end(engine.boot, engine.process.pid)
         await engine.process.wait()
+        await holders.wait_released(engine.port, pids)
     engine.boot = replace(
         engine.boot,
         memory_peak_bytes=memory_peak_bytes,
@@ -401,88 +452,37 @@ async def stop(
     return engine.boot
 
 
+async def _end(boot: Boot, group: int) -> None:
+    """The container first: the command that runs it ends by itself then."""
+    if boot.container is not None:
+        await asyncio.to_thread(
+            containers.remove, boot.container, boot.where, grace_s=processes.GRACE_S
+        )
+    await processes.stop_group(group)
+
+
 def _code(engine: RunningEngine) -> int | None:
     return None if engine.process is None else engine.process.returncode
 
 
 def left_over(boots: Iterable[Boot]) -> tuple[Boot, ...]:
-    """Boots that nobody stopped, as a killed harness leaves them, whose engines still run here."""
-    return tuple(boot for boot in boots if boot.stopped_at is None and _still_runs(boot))
+    """Boots that nobody stopped, as a killed harness leaves them, whose engines are still here."""
+    return tuple(boot for boot in boots if boot.stopped_at is None and _is_here(boot))
 
 
-def _still_runs(boot: Boot) -> bool:
-    """By the whole command line: its number may be another process's by now."""
-    if boot.pid is None:
-        return False
-    try:
-        return psutil.Process(boot.pid).cmdline() == list(_runnable(boot.argv))
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False
+def _is_here(boot: Boot) -> bool:
+    if boot.container is not None:
+        return containers.is_there(boot.container, boot.where)
+    return boot.pid is not None and processes.runs(boot.pid, boot.argv)
 
 
 async def stop_left_over(boot: Boot) -> Boot:
     """End the engine of a killed session; returns the boot's last record."""
-    assert boot.pid is not None
-    await _stop_group(boot.pid)
+    if boot.container is not None:
+        await asyncio.to_thread(
+            containers.remove, boot.container, boot.where, grace_s=processes.GRACE_S
+        )
+    else:
+        assert boot.pid is not None
+        await processes.stop_group(boot.pid)
     return replace(boot, stopped_at=utc_now(), error="outlived its harness; stopped later")
-
-
-async def _stop_group(group: int) -> None:
-    """SIGTERM, time to end, SIGKILL; then make sure that nothing is left."""
-    strays = _children(group)  # a child may have left the group; its parent is still known now
-    for signal_number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
-        _signal_group(group, signal_number)
-        for stray in strays:
-            _signal(stray, signal_number)
-        if await _all_gone(group, strays, patience_s):
-            _live_groups.discard(group)
-            return
-    raise BootError(f"processes of group {group} cannot be ended, not even by SIGKILL; end them")
-
-
-async def _all_gone(group: int, strays: Sequence[psutil.Process], patience_s: float) -> bool:
-    deadline_s = time.perf_counter() + patience_s
-    while _members(group) or any(_lives(stray) for stray in strays):
-        if time.perf_counter() > deadline_s:
-            return False
-        await asyncio.sleep(0.05)
-    return True
-
-
-def _members(group: int) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if _group_of(each) == group and _lives(each)]
-
-
-def _group_of(process: psutil.Process) -> int | None:
-    try:
-        return os.getpgid(process.pid)
-    except ProcessLookupError:
-        return None
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _signal_group(group: int, signal_number: int) -> None:
-    try:
-        os.killpg(group, signal_number)
-    except ProcessLookupError:
-        return
-
-
-def _signal(process: psutil.Process, signal_number: int) -> None:
-    try:
-        process.send_signal(signal_number)
-    except psutil.NoSuchProcess:
-        return

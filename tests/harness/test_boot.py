@@ -1,10 +1,12 @@
 """Engines are started, awaited and stopped for certain; what goes wrong says what to do."""
 
 import asyncio
+import os
 import re
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 from harness.errors import BootError, PortInUseError
 from harness.records import Boot, Engine, Model, Variant, Where
-from harness.run import boot
+from harness.run import boot, holders, processes
 from harness.scripted_server import DONE, Received, Script, chunk, event, page, serving
 
 WHERE = Where(run_id="r", session_id="s1", block_id="b1", boot_id="b1-s1")
@@ -88,9 +90,121 @@ async def test_another_model_name_is_the_engines_own_words(tmp_path):
 async def test_a_port_that_was_taken_meanwhile(tmp_path, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(boot, "_free_port", lambda: taken.getsockname()[1])
+        monkeypatch.setattr(holders, "free_port", lambda: taken.getsockname()[1])
         with pytest.raises(PortInUseError, match="another process took the port"):
             await booted(variant(*SCRIPTED), tmp_path)
+
+
+@pytest.fixture
+def stranger():
+    """A server that the harness did not start, and its port."""
+    port = holders.free_port()
+    words = [sys.executable, "-m", "harness.scripted_server", "--port", str(port)]
+    process = subprocess.Popen(words, cwd=boot.PROJECT)
+    while not holders.listeners(port):
+        time.sleep(0.05)
+    yield process.pid, port
+    process.terminate()
+    process.wait()
+
+
+async def test_a_given_port_is_taken(tmp_path):
+    port = holders.free_port()
+    record = await booted(variant(*SCRIPTED, port=port), tmp_path)
+    assert record.url == f"http://127.0.0.1:{port}"
+    assert record.argv[-2:] == ("--port", str(port))
+
+
+async def test_a_given_port_that_somebody_has_is_refused_before_anything_starts(tmp_path, stranger):
+    pid, port = stranger
+    with pytest.raises(
+        PortInUseError, match=rf"`port: {port}` is held by process {pid} \(.*"
+    ) as no:
+        await boot.launch(variant(*SCRIPTED, port=port), {}, WHERE, tmp_path)
+    assert f"-m harness.scripted_server --port {port})" in str(no.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_answer_of_another_process_is_not_the_engines(tmp_path, stranger, monkeypatch):
+    """It serves the right model on the right port, and is not what was started."""
+    pid, port = stranger
+    monkeypatch.setattr(holders, "free_port", lambda: port)
+    of = variant("{python}", "-c", "import time; time.sleep(60)", "{port}", adapter="openai")
+    with pytest.raises(PortInUseError, match=f"port {port} is answered by process {pid} "):
+        await booted(of, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere sockets are shared otherwise")
+async def test_a_second_listener_on_a_shared_port_is_refused():
+    """As llama-server lets it happen: half of the requests would be another's."""
+    port, pid = holders.free_port(), os.getpid()
+    with listening(port), subprocess.Popen([sys.executable, "-c", SHARES, str(port)]) as other:
+        while len(holders.listeners(port)) < 2:
+            await asyncio.sleep(0.05)
+        holders.refuse_foreign(port, [pid, other.pid])
+        with pytest.raises(PortInUseError, match=f"answered by process {other.pid} "):
+            holders.refuse_foreign(port, [pid])
+        other.kill()
+
+
+def listening(port: int) -> socket.socket:
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.bind(("127.0.0.1", port))
+    made.listen()
+    return made
+
+
+SHARES = """
+import sys, time
+from tests.harness.test_boot import listening
+server = listening(int(sys.argv[1]))
+time.sleep(60)
+"""
+
+
+async def test_a_port_that_stays_held_after_the_stop_is_told(monkeypatch):
+    monkeypatch.setattr(holders, "RELEASE_S", 0.1)
+    port = holders.free_port()
+    with listening(port), pytest.raises(BootError, match=rf"process {os.getpid()} .*still listens"):
+        await holders.wait_released(port, [])
+    await holders.wait_released(port, [])
+
+
+ACCELERATORS = """#!/bin/sh
+test -e "$0.asked" || echo 4711
+touch "$0.asked"
+echo 4712
+"""
+
+
+async def test_a_stop_waits_until_no_accelerator_works_for_the_engine(tmp_path, monkeypatch):
+    """The driver frees memory a little after the process ended; 4712 is somebody else."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(ACCELERATORS)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    await holders.wait_released(None, [4711])
+    assert (tmp_path / "nvidia-smi.asked").exists()
+    monkeypatch.setattr(holders, "RELEASE_S", 0.1)
+    with pytest.raises(BootError, match="process 4712 still holds memory of an accelerator"):
+        await holders.wait_released(None, [4712])
+
+
+async def test_another_model_than_was_asked_for_is_refused(tmp_path):
+    """llama-server answers to any name."""
+
+    def respond(received: Received) -> Script:
+        if received.path == "/v1/chat/completions":
+            return Script(sends=[(0, DONE)])
+        return page('{"data": [{"id": "smollm2", "aliases": ["small"]}]}')
+
+    with serving(respond) as server:
+        of = variant(adapter="llamacpp", kind="attach", url=server.url)
+        with pytest.raises(BootError, match="serves smollm2, small and not scripted, the target"):
+            await booted(of, tmp_path)
+        by_alias = replace(of, target=Model(name="small", path="small"))
+        await booted(by_alias, tmp_path, model="small")
 
 
 STUBBORN = """
@@ -126,7 +240,7 @@ def test_an_engine_dies_with_a_harness_that_is_killed(tmp_path):
 HARNESS = """
 import asyncio, sys
 from pathlib import Path
-from harness.run import boot
+from harness.run import boot, holders, processes
 from tests.harness.test_boot import WHERE, sleeping, variant
 
 async def main():
@@ -139,7 +253,7 @@ asyncio.run(main())
 
 
 async def test_whatever_an_engine_started_is_ended_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(boot, "GRACE_S", 1.5)
+    monkeypatch.setattr(processes, "GRACE_S", 1.5)
     stubborn = variant("{python}", "-c", STUBBORN, "{port}", adapter="openai")
     engine = await boot.launch(stubborn, {}, WHERE, tmp_path)
     log = tmp_path / "stdout.log"

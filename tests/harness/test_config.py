@@ -381,8 +381,9 @@ def test_a_value_that_cannot_be_is_quoted_with_what_it_must_be(
         ),
         (
             "bundled.yaml}",
-            "bundled.yaml, kind: container}",
-            "3:54: `kind: container` is not one of process, attach",
+            "bundled.yaml, kind: contain}",
+            "3:54: `kind: contain` is not one of process, container, attach; did you mean "
+            "`container`?",
         ),
     ],
 )
