@@ -58,7 +58,7 @@ KNOWN: tuple[Signature, ...] = (
         seen_in="vLLM 0.27 with DFlash 2",
     ),
     _signature(
-        r"no module or parameter named .*candidate_selector",
+        r"[Nn]o module (or parameter named )?.*candidate_selector",
         "this build reads the drafter as DFlash 1, which has no selector; take one that knows "
         "DFlash2DraftModel",
         seen_in="vLLM 0.27 without DFlash 2",
@@ -69,6 +69,25 @@ KNOWN: tuple[Signature, ...] = (
         "not at all; n-gram and plain decoding are as they should be",
         seen_in="vLLM 0.32",
         fatal=False,
+    ),
+    _signature(
+        r"require the V2 model runner",
+        "this drafter needs vLLM's second runner; write `environment: {VLLM_USE_V2_MODEL_RUNNER: "
+        '"1"}`, and leave out what keeps the engine from it',
+        seen_in="vLLM 0.32 with a drafter that mixes sliding and full attention",
+    ),
+    _signature(
+        r"method='dflash'.*dtype=torch\.float16",
+        "a DFlash 2 drafter overflows in float16: its scores become NaN and every draft is refused "
+        "(acceptance 0 %, where bfloat16 had 37 to 41); write `dtype: bfloat16`",
+        seen_in="vLLM 0.32, its issue 55250",
+        fatal=False,
+    ),
+    _signature(
+        r"scores are not finite|probability tensor contains either `inf`, `nan`",
+        "a model computed no numbers (NaN); take float32 or bfloat16 instead of float16, then look "
+        "for damaged weights",
+        seen_in="the bundled engine, PyTorch 2.13",
     ),
     _signature(
         r"the target and draft vocabs are not compatible",
@@ -138,9 +157,21 @@ KNOWN: tuple[Signature, ...] = (
         "the environment that `command` starts has no vLLM in it: tests/external/install vllm",
         seen_in="Python 3.11",
     ),
+    _signature(
+        r"max_num_scheduled_tokens is set to -?\d+ .*not allow|not have enough slots to schedule",
+        "k leaves no room for a token in a step; raise `max_num_batched_tokens`, for plain "
+        "decoding too, or lower `k`",
+        seen_in="vLLM 0.32",
+    ),
+    _signature(
+        r"could not select device driver",
+        "docker knows no GPU here; install nvidia-container-toolkit, or leave `--gpus` out of "
+        "`container_options`",
+        seen_in="docker 28",
+    ),
     # --- what costs speed
     _signature(
-        r"max_num_scheduled_tokens is set to -?\d+ based on",
+        r"max_num_scheduled_tokens is set to \d+ based on .*suboptimal",
         "speculation lowers the tokens of one step, so prefill is not that of plain decoding; "
         "raise `max_num_batched_tokens` for both",
         seen_in="vLLM 0.32",

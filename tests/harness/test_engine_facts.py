@@ -154,6 +154,36 @@ def test_a_recorded_log_is_explained(name, advised):
             "reads the drafter as DFlash 1",
         ),
         (
+            "KeyError: no module candidate_selector in DFlashQwen3ForCausalLM",
+            "reads the drafter as DFlash 1",
+        ),
+        (
+            "NotImplementedError: DFlash drafters with mixed sliding/full attention require the V2 "
+            "model runner; relaunch with VLLM_USE_V2_MODEL_RUNNER=1.",
+            "VLLM_USE_V2_MODEL_RUNNER",
+        ),
+        (
+            "config: model='t', speculative_config=SpeculativeConfig(method='dflash', model='d', "
+            "num_spec_tokens=7), tokenizer='t', dtype=torch.float16, max_seq_len=2048",
+            "write `dtype: bfloat16`",
+        ),
+        ("RuntimeError: probability tensor contains either `inf`, `nan` or element < 0", "NaN"),
+        ("CheckpointError: the drafter's scores are not finite; compute in float32", "NaN"),
+        (
+            "ValueError: max_num_scheduled_tokens is set to -8 based on the speculative decoding "
+            "settings, which does not allow any tokens to be scheduled.",
+            "or lower `k`",
+        ),
+        (
+            "ValueError: To serve at least one request with the model's max seq len (131072), (8.0 "
+            "GiB KV cache is needed, which is larger than the available KV cache memory (2.0 GiB).",
+            "the KV cache does not fit",
+        ),
+        (
+            'docker: could not select device driver "" with capabilities: [[gpu]].',
+            "nvidia-container-toolkit",
+        ),
+        (
             "n_max=12, n_min=0) exceeds the trained block size 8 -- clamping to 7",
             "the block size less one",
         ),
@@ -170,6 +200,11 @@ def test_a_known_line_is_explained(line, advised):
     (found,) = explained(f"before\n  {line}\nafter")
     assert found.line == line
     assert advised in found.advice
+
+
+def test_another_drafter_in_float16_is_not_explained():
+    line = "speculative_config=SpeculativeConfig(method='ngram', model=None), dtype=torch.float16"
+    assert explained(line) == ()
 
 
 def test_a_start_that_is_as_it_should_be_is_not_explained():
