@@ -99,6 +99,15 @@ class CellView:
     def boot_ids(self) -> tuple[str, ...]:
         return tuple(str(boot.where.boot_id) for boot in self.boots)
 
+    @cached_property
+    def by_boot(self) -> Mapping[str, "CellView"]:
+        """A view per boot. A server that we attach to was never started anew: all that was measured
+        on it is one boot, under the first one's name.
+        """
+        if self.boots and all(boot.attached for boot in self.boots):
+            return {self.boot_ids[0]: self}
+        return {boot_id: self.of_boot(boot_id) for boot_id in self.boot_ids}
+
     @property
     def target_files(self) -> Mapping[str, Any]:
         """Empty where nothing is known of them."""

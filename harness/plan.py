@@ -2,47 +2,42 @@
 
 A cell is one variant under one workload at one concurrency. A block is one variant's turn: one boot
 of its engine and all its cells, always in the same order. Variants take turns A/B/B/A so that a
-slow drift of the machine falls on all of them alike. Every cell knows the cell that its speed-up is
-taken over, or why there is none.
+slow drift of the machine falls on all of them alike. A server that we attach to cannot be booted:
+its variants take turns by repetition. Every cell knows the cell that its speed-up is taken over, or
+why there is none.
 """
 
 import math
 import random
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import accumulate
 
 from harness import keys
 from harness.adapters import ADAPTERS
 from harness.errors import ConfigError
+from harness.price import Durations, estimated_s, num_starts
 from harness.records import (
     Assignment,
     Block,
-    Boot,
     Cell,
     Matrix,
     Plan,
     Prompt,
     PromptSet,
-    RepetitionEnd,
     Schedule,
     Variant,
     Workload,
 )
 
-WARMUP = -1  # the repetition number of requests that are sent but never figure
+WARMUP = -1
+"""The repetition number of requests that are sent but never figure: of the first pass, -2 of the
+second, and so on.
+"""
 
 IS_THE_REFERENCE = "is the reference"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Durations:
-    """How long things took in a stored run, by cell id."""
-
-    boot_s: float
-    warmup_s: Mapping[str, float]
-    repetition_s: Mapping[str, float]
+IS_THE_CONTROL = "is the control"
 
 
 def make_plan(
@@ -61,21 +56,95 @@ def make_plan(
     }
     cells = tuple(cell for group in by_variant.values() for cell in group)
     _refuse_twins(cells, matrix)
-    blocks = tuple(
-        Block(
-            block_id=f"b{number}",
-            variant=name,
-            cell_ids=tuple(cell.cell_id for cell in by_variant[name]),
-        )
-        for number, name in enumerate(turns(tuple(by_variant), matrix.schedule), start=1)
-    )
-    plan_hash = keys.short_hash([[asdict(cell) for cell in cells], [asdict(b) for b in blocks]])
+    controls = tuple(map(control_cell, by_variant.get(matrix.schedule.control or "", ())))
+    blocks = _numbered([*_around(controls, _blocks(by_variant, matrix))])
+    return plan_of((*cells, *controls), blocks, matrix.schedule, durations)
+
+
+def plan_of(
+    cells: Sequence[Cell],
+    blocks: Sequence[Block],
+    schedule: Schedule,
+    durations: Durations | None = None,
+) -> Plan:
     return Plan(
-        cells=cells,
-        blocks=blocks,
-        plan_hash=plan_hash,
-        estimated_s=_estimated_s(cells, blocks, matrix.schedule, durations),
+        cells=tuple(cells),
+        blocks=tuple(blocks),
+        plan_hash=keys.short_hash([[asdict(cell) for cell in cells], [asdict(b) for b in blocks]]),
+        estimated_s=estimated_s(cells, blocks, schedule, durations),
     )
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+def _blocks(by_variant: Mapping[str, Sequence[Cell]], matrix: Matrix) -> Iterator[Block]:
+    """Not numbered yet."""
+    attached = attached_variants(matrix)
+    rounds = matrix.schedule.boots
+    if len(attached) == len(by_variant):  # nothing is booted: turns may be as short as they can be
+        fewest = min(cell.repetitions for group in by_variant.values() for cell in group)
+        rounds = fewest if len(by_variant) > 1 else 1
+    taken: Counter[str] = Counter()
+    for name in turns(tuple(by_variant), replace(matrix.schedule, boots=rounds)):
+        cells = by_variant[name]
+        part = _part(cells, taken[name], rounds) if name in attached else None
+        taken[name] += 1
+        yield _block(name, cells, part)
+
+
+def _block(
+    variant: str, cells: Sequence[Cell], repetitions: Mapping[str, tuple[int, int]] | None = None
+) -> Block:
+    cell_ids = tuple(cell.cell_id for cell in cells)
+    return Block(block_id="", variant=variant, cell_ids=cell_ids, repetitions=repetitions)
+
+
+def _part(cells: Sequence[Cell], turn: int, rounds: int) -> dict[str, tuple[int, int]]:
+    """The repetitions of one of `rounds` turns; as many in each, or one more."""
+    return {
+        cell.cell_id: (
+            cell.repetitions * turn // rounds,
+            cell.repetitions * (turn + 1) // rounds,
+        )
+        for cell in cells
+    }
+
+
+def _around(controls: Sequence[Cell], blocks: Iterator[Block]) -> Iterator[Block]:
+    """The control goes first and last."""
+    if not controls:
+        yield from blocks
+        return
+    control = _block(controls[0].variant, controls)
+    yield control
+    yield from blocks
+    yield control
+
+
+def _numbered(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    return tuple(replace(b, block_id=f"b{number}") for number, b in enumerate(blocks, start=1))
+
+
+def control_cell(cell: Cell) -> Cell:
+    """The same work of the same subject, in blocks of its own and never pooled with `cell`."""
+    return replace(
+        cell,
+        cell_id=f"{cell.cell_id}-control",
+        control_of=cell.cell_id,
+        reference_cell_id=None,
+        reference_reason=IS_THE_CONTROL,
+    )
+
+
+def repetitions_of(block: Block, cell: Cell) -> tuple[int, int]:
+    """Of one turn: the first, and the one behind the last."""
+    return (block.repetitions or {}).get(cell.cell_id, (0, cell.repetitions))
+
+
+def attached_variants(matrix: Matrix) -> frozenset[str]:
+    """Those whose server was there before and goes on."""
+    return frozenset(each.name for each in matrix.variants if each.engine.kind == "attach")
 
 
 def turns(variants: Sequence[str], schedule: Schedule) -> tuple[str, ...]:
@@ -128,7 +197,7 @@ def _cell(
         length=workload.length,
         sampling=matrix.sampling,
         max_tokens=workload.max_tokens,
-        repetitions=repetitions(workload, count),
+        repetitions=repetitions(workload, count) * _rounds_in_a_boot(variant, matrix.schedule),
         num_requests=count,
         engine=variant.engine.name,
         adapter=variant.engine.adapter,
@@ -147,6 +216,11 @@ def _cell(
         resources=resources_of(variant) or None,
         clients=min(workload.clients, concurrency) if workload.clients > 1 else None,
     )
+
+
+def _rounds_in_a_boot(variant: Variant, schedule: Schedule) -> int:
+    """More boots of an engine of ours are more repetitions of a server that only goes on."""
+    return schedule.boots if variant.engine.kind == "attach" else 1
 
 
 def _drafter_model(variant: Variant) -> str | None:
@@ -261,11 +335,11 @@ def requests_of(cell: Cell, prompt_set: PromptSet, repetition: int) -> tuple[Pro
     """The prompts of one repetition in sending order.
 
     `round-robin` begins every repetition at the first prompt; `rotate` and `balanced` go on where
-    the last one stopped. For the warm-up (`repetition` -1) pass the warm-up set: every prompt once,
-    or one wave of c where c are in flight later.
+    the last one stopped. For a warm-up (below 0) pass the warm-up set: every prompt once, or one
+    wave of c where c are in flight later.
     """
     prompts = prompt_set.prompts
-    if repetition == WARMUP:
+    if repetition < 0:
         count = cell.concurrency if cell.load in ("wave", "closed") else len(prompts)
         return _take(prompts, start=0, count=count)
     return _measured(prompts, cell.assignment, repetition, cell.num_requests)
@@ -285,19 +359,27 @@ def _take(prompts: Sequence[Prompt], *, start: int, count: int) -> tuple[Prompt,
 # --- what keeps a prompt out of a prefix cache ----------------------------------------------------
 
 
-def salts_of(workload: Workload, concurrency: int, repetition: int) -> tuple[str, ...]:
+def salts_of(
+    workload: Workload, concurrency: int, repetition: int, again: str = ""
+) -> tuple[str, ...]:
     """A word per request of a repetition, to stand before its prompt.
 
     A function of workload, prompt, and how often the workload has sent that prompt to the boot
     before: whatever variant and boot, so that like is compared with like, and never the same twice
     within a boot, so that no level and no repetition finds what another left in the cache.
+
+    A server that we attach to has rounds of repetitions where an engine of ours has boots.
+    again: what tells all of this from a time that one and the same server was sent it before.
     """
+    in_a_round = repetitions(workload, num_requests(workload, concurrency))
+    of_round, within = divmod(repetition, in_a_round)
+    again = f"{again}.{of_round}" if of_round else again
     sent: Counter[str] = Counter()
     salts: list[str] = []
     for level, number, prompts in _sendings(workload):
         for prompt in prompts:
-            if (level, number) == (concurrency, repetition):
-                salts.append(_salt(workload, prompt, sent[prompt.prompt_id]))
+            if (level, number) == (concurrency, within):
+                salts.append(_salt(workload, prompt, sent[prompt.prompt_id], again))
             sent[prompt.prompt_id] += 1
     return tuple(salts)
 
@@ -311,10 +393,9 @@ def _sendings(workload: Workload) -> Iterator[tuple[int, int, tuple[Prompt, ...]
             yield concurrency, number, _measured(prompts, workload.assignment, number, count)
 
 
-def _salt(workload: Workload, prompt: Prompt, times_sent: int) -> str:
-    return keys.short_hash(
-        [workload.kind, workload.load, workload.prompts.sha256, prompt.prompt_id, times_sent]
-    )
+def _salt(workload: Workload, prompt: Prompt, times_sent: int, again: str) -> str:
+    sent = [workload.kind, workload.load, workload.prompts.sha256, prompt.prompt_id, times_sent]
+    return keys.short_hash([*sent, again] if again else sent)
 
 
 # --- when each request arrives --------------------------------------------------------------------
@@ -345,13 +426,36 @@ def remarks(matrix: Matrix, plan: Plan) -> tuple[str, ...]:
     said += [
         f"{variant}: no speed-up will be shown, {reason}"
         for variant, reason in missing.items()
-        if reason != IS_THE_REFERENCE
+        if reason not in (IS_THE_REFERENCE, IS_THE_CONTROL)
     ]
-    if matrix.schedule.boots == 1:
+    said += [*_attached(matrix, plan), *_controlled(matrix)]
+    if matrix.schedule.boots == 1 and num_starts(plan.blocks):
         said.append("one boot per variant: intervals are within one boot; `boots: 4` makes a claim")
     if matrix.purpose == "smoke":
         said.append("purpose smoke: the report carries a banner and never becomes a baseline")
     return tuple(said)
+
+
+def _attached(matrix: Matrix, plan: Plan) -> Iterator[str]:
+    attached = [each.name for each in matrix.variants if each.name in attached_variants(matrix)]
+    if not attached:
+        return
+    own = [block for block in plan.blocks if block.variant == attached[0]]
+    num_turns = sum(block.repetitions is not None for block in own)
+    order = ", A/B/B/A" if matrix.schedule.order == "abba" and len(matrix.variants) > 1 else ""
+    yield (
+        f"{', '.join(attached)}: attached, so they cannot be booted: their repetitions (as many as "
+        f"{matrix.schedule.boots} boots would have had) are spread over {num_turns} "
+        f"turn{'s' if num_turns != 1 else ''}{order}, and their intervals are within one boot"
+    )
+
+
+def _controlled(matrix: Matrix) -> Iterator[str]:
+    if matrix.schedule.control is not None:
+        yield (
+            f"control: {matrix.schedule.control} is measured first and last besides; how far the "
+            "two lie apart is the machine's drift"
+        )
 
 
 def _shapes(matrix: Matrix) -> Iterator[tuple[Workload, int, int]]:
@@ -392,47 +496,3 @@ def _salted(matrix: Matrix) -> Iterator[str]:
             f"{', '.join(unknown)}: each prompt goes out behind a salt, twelve digits in brackets, "
             "so that no prefix cache answers it; `cache: warm` sends prompts as they are written"
         )
-
-
-# --- how long it will take ------------------------------------------------------------------------
-
-
-def durations_of(boots: Iterable[Boot], ends: Iterable[RepetitionEnd]) -> Durations | None:
-    """What a stored run tells of times to come; None if no engine of it was ever ready."""
-    ready_s = [boot.ready_s for boot in boots if boot.ready_s is not None]
-    if not ready_s:
-        return None
-    warmup_s: dict[str, list[float]] = defaultdict(list)
-    repetition_s: dict[str, list[float]] = defaultdict(list)
-    for end in ends:
-        cell_id, repetition = end.where.cell_id, end.where.repetition
-        assert cell_id is not None
-        assert repetition is not None
-        (warmup_s if repetition == WARMUP else repetition_s)[cell_id].append(end.window_s)
-    return Durations(
-        boot_s=_mean(ready_s),
-        warmup_s={cell_id: _mean(values) for cell_id, values in warmup_s.items()},
-        repetition_s={cell_id: _mean(values) for cell_id, values in repetition_s.items()},
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _estimated_s(
-    cells: Sequence[Cell],
-    blocks: Sequence[Block],
-    schedule: Schedule,
-    durations: Durations | None,
-) -> float | None:
-    """None as soon as one cell has no stored time: a part would be read as the whole."""
-    if durations is None or any(cell.cell_id not in durations.repetition_s for cell in cells):
-        return None
-    cell_s = {
-        cell.cell_id: durations.warmup_s.get(cell.cell_id, 0.0)
-        + cell.repetitions * durations.repetition_s[cell.cell_id]
-        for cell in cells
-    }
-    boots_s = len(blocks) * (durations.boot_s + schedule.cooldown_s)
-    return boots_s + math.fsum(cell_s[cell_id] for block in blocks for cell_id in block.cell_ids)

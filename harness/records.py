@@ -77,6 +77,7 @@ class Engine:
     environment: Mapping[str, str] = field(default_factory=dict)
     api_key_env: str | None = None
     boot_timeout_s: float = 300.0
+    expected_boot_s: float | None = None  # for the plan, until a run has shown it
     metrics_urls: tuple[str, ...] = ()  # summed; empty: the adapter's own page
     timeouts: Timeouts = Timeouts()
     max_rate_per_s: float | None = None  # for kind attach: requests per second that it allows
@@ -148,6 +149,7 @@ class Workload:
     retries: int = 0  # of a request that was turned away by 429 or 503
     cache: CachePolicy = "cold"
     clients: int = 1  # processes that share the requests of a repetition, on Ray
+    warmup_passes: int = 4  # at most; two that took as long end the warm-up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,7 @@ class Schedule:
     order: Literal["abba", "listed"] = "abba"
     boots: int = 2
     cooldown_s: float = 0.0
+    control: str | None = None  # the variant that is measured first and last besides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +217,7 @@ class Cell:
     drafter_model: str | None = None  # its name; None: the drafter needs none, or an older run
     resources: Mapping[str, float] | None = None  # what its node must have, on Ray
     clients: int | None = None  # None: one
+    control_of: str | None = None  # the cell that it repeats to see whether the machine moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +227,10 @@ class Block:
     block_id: str
     variant: str
     cell_ids: tuple[str, ...]
+    repetitions: Mapping[str, tuple[int, int]] | None = None
+    """Cell -> its first repetition of this turn and the one behind the last; None: all of them, as
+    a boot of its own measures.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +277,7 @@ class Manifest:
     warmup_sets: Mapping[str, str] = field(default_factory=dict)
     device: Mapping[str, Any] = field(default_factory=dict)  # what the matrix says of it
     goals: Mapping[str, float] = field(default_factory=dict)  # metric -> the figure to reach
+    prompt_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # set -> sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -479,6 +488,7 @@ class RepetitionEnd:
     in_flight_max: int
     cpu_share: float | None  # of one core, used by the client process during the window
     loop_lag_max_s: float | None
+    suspended_s: float | None = None  # that the machine slept meanwhile; None: it does not tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -546,6 +556,28 @@ class Verdict:
     level: Level
     message: str
     cell_id: str | None = None
+    touches: tuple[str, ...] | None = None  # beginnings of the metrics' names; None: all figures
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotedFigure:
+    """A figure as somebody printed it, without the measurements under it.
+
+    It is text: nothing can be computed with it, and no comparison takes it.
+    """
+
+    section: str  # of the document
+    subject: str
+    what: str
+    printed: str
+    raw: None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotedDocument:
+    title: str
+    remark: str
+    figures: tuple[QuotedFigure, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

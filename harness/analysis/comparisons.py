@@ -38,8 +38,8 @@ def boot_figures(view: CellView, metric: str) -> BootFigures:
     measured = row.compute(view)
     by_boot = {
         boot_id: value
-        for boot_id in view.boot_ids
-        if (value := row.compute(view.of_boot(boot_id)).value) is not None
+        for boot_id, of_boot in view.by_boot.items()
+        if (value := row.compute(of_boot).value) is not None
     }
     return BootFigures(
         value=measured.value, by_boot=by_boot, groups=row.groups(view), reason=measured.reason

@@ -24,6 +24,7 @@ from harness.checks import (
     machine,
     speculation,
     steadiness,
+    warmup,
 )
 from harness.checks.finding import CheckFunction
 from harness.records import Level, Verdict
@@ -43,7 +44,13 @@ def judge(view: CellView) -> tuple[Verdict, ...]:
     """Every check's word on a cell, in the table's order; without a request, the first one's."""
     checks = CHECKS if view.requests else {"available": CHECKS["available"]}
     return tuple(
-        Verdict(check=name, level=found.level, message=found.message, cell_id=view.cell.cell_id)
+        Verdict(
+            check=name,
+            level=found.level,
+            message=found.message,
+            cell_id=view.cell.cell_id,
+            touches=found.touches,
+        )
         for name, check in checks.items()
         for found in (check.judge(view),)
     )
@@ -182,8 +189,9 @@ CHECKS: Mapping[str, Check] = {
         judge=load.in_flight_is_c,
     ),
     "warmed_up": Check(
-        rule="Every boot answered a warm-up request before the measured ones. Warning otherwise.",
-        judge=load.warmed_up,
+        rule="Every boot answered a warm-up request before the measured ones, and of several "
+        "passes the last two took as long, within 10 %. Warning otherwise.",
+        judge=warmup.warmed_up,
     ),
     "client_late": Check(
         rule="The client's lateness is at most 1 % of what it measures, and neither concurrency "

@@ -15,8 +15,14 @@ def available(view: CellView) -> Finding:
 
 
 def within_one_boot(view: CellView) -> Finding:
-    if len(view.boots) != 1:
+    if len(view.by_boot) != 1:
         return OK
+    if view.boots[0].attached:
+        return warning(
+            "Measured on a server that is attached to and cannot be booted: its interval is within "
+            "one boot, knows nothing of what changes from boot to boot, and decides nothing. For a "
+            "claim let the harness start the engine (`kind: process`)."
+        )
     return warning(
         "Measured in one boot: its interval knows nothing of what changes from boot to boot, and "
         "decides nothing. Set `schedule: {boots: 4}`."

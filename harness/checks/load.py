@@ -43,14 +43,3 @@ def _bound_of_arrivals(reached: set[int], bound: int) -> Finding:
         f"{bound} requests were in flight, which is the most that the cell allows: arrivals waited "
         "for a place, and their lateness says how long. Raise the level, or lower `rate_per_s`."
     )
-
-
-def warmed_up(view: CellView) -> Finding:
-    warm = {request.where.boot_id for request in view.warmups if request.status == "ok"}
-    cold = [boot_id for boot_id in view.boot_ids if boot_id not in warm]
-    if not cold:
-        return OK
-    return warning(
-        f"No warm-up request succeeded in boot {', '.join(cold)}, so what ran first there paid "
-        "for compilation and caches. Name a `warmup` prompt set in the workload."
-    )

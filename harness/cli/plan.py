@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from harness.plan import Durations
+    from harness.price import Durations
     from harness.records import Block, Cell, Matrix, Plan
 
 SUPPOSED_SPREAD = 0.01  # between boots, where no run has shown one yet
@@ -41,19 +41,19 @@ def run(options: argparse.Namespace) -> int:
     identities = files.hashes(
         {name: files.identity(model) for name, model in files.models_of(matrix).items()}
     )
-    made = make_plan(matrix, identities=identities)
+    made, known = make_plan(matrix, identities=identities), None
     for durations in _stored_durations(matrix, options.results):
-        made = make_plan(matrix, durations, identities)
+        made, known = make_plan(matrix, durations, identities), durations
         if made.estimated_s is not None:
             break
-    _print_plan(matrix, made, console())
+    _print_plan(matrix, made, known, console())
     return 0
 
 
 def _stored_durations(matrix: "Matrix", results_dir: Path) -> "Sequence[Durations]":
     """Of earlier runs of a matrix of this name, newest first."""
     from harness.errors import ResultsError
-    from harness.plan import durations_of
+    from harness.price import durations_of
     from harness.records import RepetitionEnd
     from harness.store import RunFolder
 
@@ -71,11 +71,14 @@ def _stored_durations(matrix: "Matrix", results_dir: Path) -> "Sequence[Duration
     return found
 
 
-def _print_plan(matrix: "Matrix", made: "Plan", console: "Console") -> None:
+def _print_plan(
+    matrix: "Matrix", made: "Plan", durations: "Durations | None", console: "Console"
+) -> None:
     from rich.text import Text
 
     from harness.analysis import stats
     from harness.plan import remarks
+    from harness.price import num_starts, starts_s
     from harness.report import format as fmt
     from harness.report import sentences
 
@@ -87,10 +90,14 @@ def _print_plan(matrix: "Matrix", made: "Plan", console: "Console") -> None:
     for remark in remarks(matrix, made):
         console.print(Text(f"note: {remark}"))
     boots = matrix.schedule.boots
-    if boots > 1:
+    if boots > 1 and num_starts(made.blocks):
         effect = stats.smallest_visible_effect(SUPPOSED_SPREAD, 2 * boots - 2, boots)
         said = sentences.smallest_effect_of_plan(effect, SUPPOSED_SPREAD, boots)
         console.print(Text(f"note: {said}"))
+    if num_starts(made.blocks):
+        price_s = starts_s(matrix, made.blocks, durations)
+        told = "time not known" if price_s is None else f"about {fmt.duration(price_s)}"
+        console.print(Text(f"starts of engines: {num_starts(made.blocks)}, {told}"))
     known = made.estimated_s is not None
     took = fmt.duration(made.estimated_s or 0.0) if known else "not known before a first run"
     console.print(Text(f"estimated time: {took}"))

@@ -199,7 +199,7 @@ def _figure(view: CellView, metric: str) -> Figure | str:
 def _by_boot(view: CellView, metric: str) -> ByBoot:
     """Boots that have the figure; a comparison takes logarithms, so 0 tokens per second is none."""
     compute = METRICS[metric].compute
-    values = {boot_id: compute(view.of_boot(boot_id)).value for boot_id in view.boot_ids}
+    values = {boot_id: compute(of_boot).value for boot_id, of_boot in view.by_boot.items()}
     return {
         boot_id: float(f"{value:.{DIGITS}g}")
         for boot_id, value in values.items()

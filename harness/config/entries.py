@@ -295,6 +295,11 @@ class EngineEntry(Entry):
     boot_timeout_s: Real = Field(
         default=300.0, gt=0, description="how long it may take to its first good answer"
     )
+    expected_boot_s: Real | None = Field(
+        default=None,
+        gt=0,
+        description="how long its start takes, for the estimate of `plan` until a stored run tells",
+    )
     timeouts: TimeoutsEntry = Field(
         default=TimeoutsEntry(), description="how long requests to it may take"
     )
@@ -372,6 +377,12 @@ class _WorkloadEntry(Entry):
         default=None,
         description="a prompt set with other prompts, sent before the first repetition of each "
         "boot and never measured",
+    )
+    warmup_passes: Whole = Field(
+        default=4,
+        ge=1,
+        description="how often it is sent at most: passes end when two in a row took as long, "
+        "within 10 %, and `warmed_up` warns when none did",
     )
     repetitions: Whole = Field(default=3, ge=1, description="per boot")
     max_tokens: Whole = Field(ge=1, description="per request")
@@ -458,9 +469,19 @@ class ScheduleEntry(Entry):
         "needs an even number of boots. `listed`: always as written",
     )
     boots: Whole = Field(
-        default=2, ge=1, description="engine starts per variant; 4 for a claim, 2 is shown as wide"
+        default=2,
+        ge=1,
+        description="engine starts per variant; 4 for a claim, 2 is shown as wide. An engine of "
+        "kind `attach` is not started: it measures as many repetitions in all, which take turns "
+        "instead of boots, and its intervals are within one boot",
     )
-    cooldown_s: Real = Field(default=0.0, ge=0, description="pause between boots")
+    cooldown_s: Real = Field(default=0.0, ge=0, description="pause between boots, or turns")
+    control: Text | None = Field(
+        default=None,
+        description="a variant that is measured first and last besides, in boots of their own: "
+        "how far the two lie apart is the machine's drift. `run --into` measures it again before "
+        "it adds to a stored run",
+    )
 
 
 class ClientEntry(Entry):

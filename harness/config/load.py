@@ -246,6 +246,14 @@ def _references_exist(file: _File) -> Iterator[_Mistake]:
         yield file.mistake(message, "variants", number, "reference")
 
 
+def _control_exists(file: _File) -> Iterator[_Mistake]:
+    control = file.entry.schedule.control
+    names = [variant.name for variant in file.entry.variants]
+    if control is not None and control not in names:
+        message = _unknown("control", control, names, "variants are")
+        yield file.mistake(message, "schedule", "control")
+
+
 def _models_exist(file: _File) -> Iterator[_Mistake]:
     for number, variant in enumerate(file.entry.variants):
         places: list[tuple[str, Location]] = [(variant.target, ("target",))]
@@ -377,6 +385,7 @@ _CHECKS: tuple[Callable[[_File], Iterator[_Mistake]], ...] = (
     _engines_can_be_used,
     _overlays_exist,
     _references_exist,
+    _control_exists,
     _models_exist,
     _prompt_sets_exist,
     _warmups_are_other_prompts,

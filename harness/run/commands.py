@@ -20,7 +20,7 @@ import psutil
 from harness import keys
 from harness.config import load_matrix
 from harness.errors import ConfigError, UsageError
-from harness.plan import WARMUP, make_plan
+from harness.plan import make_plan
 from harness.records import (
     SCHEMA,
     Calibration,
@@ -311,8 +311,8 @@ def _doing(found: dict[str, Any]) -> str | None:
         return None
     if found.get("cell_id") is None:
         return f"block {found['block_id']}, its engine starts"
-    warms_up = found["repetition"] == WARMUP
-    what = "warm-up" if warms_up else f"repetition {found['repetition'] + 1}"
+    repetition = found["repetition"]
+    what = f"warm-up, pass {-repetition}" if repetition < 0 else f"repetition {repetition + 1}"
     return f"block {found['block_id']}, {found['cell_id']}, {what}"
 
 

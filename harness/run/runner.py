@@ -13,10 +13,11 @@ from typing import Literal
 
 import msgspec
 
-from harness.errors import HarnessError
-from harness.plan import WARMUP
+from harness.errors import BootError, HarnessError
+from harness.plan import repetitions_of
 from harness.records import (
     Block,
+    Boot,
     Cell,
     CellEnd,
     LogEntry,
@@ -67,10 +68,12 @@ class _Runner:
     reporter: Reporter
     parser: Parser = field(init=False)
     pace: Pace = field(default_factory=lambda: Pace(0.0))
+    attached: dict[str, Boot] = field(default_factory=dict)  # variant -> as it was found first
+    warm: set[tuple[str | None, str]] = field(default_factory=set)  # boot, cell
 
     async def run(self) -> None:
         todo = self._todo()
-        total = sum(self._work(cell) for _, cells in todo for cell in cells)
+        total = sum(self._work(block, cell) for block, cells in todo for cell in cells)
         self.pace = Pace(total)
         self.reporter.begin(f"run {self.folder.manifest.run_id}", total)
         state: State = "failed"
@@ -80,7 +83,7 @@ class _Runner:
                 if number:
                     await asyncio.sleep(self.matrix.schedule.cooldown_s)
                 await self._block(block, cells)
-                done += sum(self._work(cell) for cell in cells)
+                done += sum(self._work(block, cell) for cell in cells)
                 self._advance(done - self.pace.done)  # what a dead engine left undone
             state = "finished"
         except asyncio.CancelledError:
@@ -101,15 +104,16 @@ class _Runner:
         return [(block, cells) for block, cells in blocks if cells]
 
     async def _block(self, block: Block, cells: Sequence[Cell]) -> None:
-        boot_id = f"{block.block_id}-{self.session.where.session_id}"
-        where = replace(self.session.where, block_id=block.block_id, boot_id=boot_id)
+        where = replace(self.session.where, block_id=block.block_id, boot_id=self._boot_id(block))
         self.folder.append(*(PlannedCell(where=where, cell=cell) for cell in cells))
-        self._say(where, "boot", f"{block.block_id}: starting the engine of {block.variant}")
+        how = "asking the server" if block.repetitions is not None else "starting the engine"
+        self._say(where, "boot", f"{block.block_id}: {how} of {block.variant}")
         self.tell_status("running", where)
         left = list(cells)
         try:
-            await self._boot_and_measure(where, self._variant(block.variant), left)
+            await self._boot_and_measure(where, block, left)
         except HarnessError as error:
+            self.attached.pop(block.variant, None)  # what answers there later is another boot
             self._say(where, "unavailable", str(error))
             for cell in left:
                 self.folder.append(
@@ -120,9 +124,17 @@ class _Runner:
                     )
                 )
 
-    async def _boot_and_measure(self, where: Where, variant: Variant, left: list[Cell]) -> None:
+    def _boot_id(self, block: Block) -> str:
+        """All turns of an attached server are one boot, called by the first of the session."""
+        first = self.attached.get(block.variant)
+        if first is not None and first.where.boot_id is not None:
+            return first.where.boot_id
+        return f"{block.block_id}-{self.session.where.session_id}"
+
+    async def _boot_and_measure(self, where: Where, block: Block, left: list[Cell]) -> None:
         """Cells that are done leave `left`."""
         assert where.boot_id is not None
+        variant = self._variant(block.variant)
         settings = {**self.matrix.held_constant, **variant.flags}
         log_folder = self.folder.server_folder(where.boot_id)
         engine = await boot.launch(variant, settings, where, log_folder)
@@ -131,8 +143,10 @@ class _Runner:
             self.folder.append(engine.boot)  # from here on a killed harness leaves its engine named
             await boot.wait_ready(engine, variant.target.name)
             self.folder.append(engine.boot)
+            if engine.boot.attached:
+                _refuse_another_build(engine, self.attached.setdefault(variant.name, engine.boot))
             sampler = Sampler(where, engine.pids())
-            await self._measure(engine, sampler, where, left)
+            await self._measure(engine, sampler, where, block, left)
         except HarnessError as failure:
             error = str(failure)
             raise
@@ -141,25 +155,28 @@ class _Runner:
             self.folder.append(await boot.stop(engine, memory_peak_bytes=peak, error=error))
 
     async def _measure(
-        self, engine: RunningEngine, sampler: Sampler, where: Where, left: list[Cell]
+        self, engine: RunningEngine, sampler: Sampler, where: Where, block: Block, left: list[Cell]
     ) -> None:
         sampling = asyncio.create_task(sampler.run())
         try:
             for cell in tuple(left):
-                await self._turn(cell, engine, sampler, where).run()
+                await self._turn(cell, engine, sampler, where, block).run()
+                self.warm.add((where.boot_id, cell.cell_id))
                 left.remove(cell)
         finally:
             sampling.cancel()
             self.folder.append(*sampler.take())
 
-    def _turn(self, cell: Cell, engine: RunningEngine, sampler: Sampler, block: Where) -> Turn:
+    def _turn(
+        self, cell: Cell, engine: RunningEngine, sampler: Sampler, where: Where, block: Block
+    ) -> Turn:
         def told(where: Where, label: str) -> None:
             self.reporter.at(f"{cell.cell_id}  {label}")
             self.tell_status("running", where)
 
         def done(where: Where) -> None:
             self.folder.append(*sampler.take())
-            self._advance(work_of(cell) if where.repetition != WARMUP else 0.0)
+            self._advance(work_of(cell) if (where.repetition or 0) >= 0 else 0.0)
 
         return Turn(
             cell=cell,
@@ -167,12 +184,20 @@ class _Runner:
             variant=self._variant(cell.variant),
             transport_name=self.matrix.transport,
             engine=engine,
-            block=block,
+            block=where,
+            repetitions=range(*repetitions_of(block, cell)),
+            warms_up=(where.boot_id, cell.cell_id) not in self.warm,
+            again=self._again(cell, where) if engine.boot.attached else "",
             folder=self.folder,
             parser=self.parser,
             told=told,
             done=done,
         )
+
+    def _again(self, cell: Cell, where: Where) -> str:
+        """What this server may have been sent before: by an earlier session, or for a control."""
+        session_id = str(where.session_id) if self.session.resumed else ""
+        return f"{session_id}.{where.block_id}" if cell.control_of else session_id
 
     # --- looking things up ------------------------------------------------------------------------
 
@@ -195,8 +220,8 @@ class _Runner:
             and cell.concurrency in workload.levels
         )
 
-    def _work(self, cell: Cell) -> float:
-        return cell.repetitions * work_of(cell)
+    def _work(self, block: Block, cell: Cell) -> float:
+        return len(range(*repetitions_of(block, cell))) * work_of(cell)
 
     # --- telling ----------------------------------------------------------------------------------
 
@@ -225,6 +250,16 @@ class _Runner:
                 "left_s": self.pace.left_s(),
                 **msgspec.to_builtins(where),
             }
+        )
+
+
+def _refuse_another_build(engine: RunningEngine, first: Boot) -> None:
+    """A server of somebody else may be replaced between two turns."""
+    if engine.boot.build != first.build:
+        raise BootError(
+            f"the server at {first.url} is another than in block {first.where.block_id} (version "
+            f"{first.version or 'unknown'} then, {engine.boot.version or 'unknown'} now, or other "
+            "facts): `dflashbench resume` measures the rest as a boot of its own"
         )
 
 

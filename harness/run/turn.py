@@ -17,6 +17,7 @@ import msgspec
 
 from harness import keys
 from harness.adapters.base import Ask
+from harness.checks.warmup import passes_agree
 from harness.errors import BootError
 from harness.plan import WARMUP, arrivals_s, requests_of, salts_of
 from harness.prompts import salted
@@ -35,7 +36,7 @@ from harness.records import (
 )
 from harness.run.boot import RunningEngine
 from harness.run.client import Endpoint, Exchange, Transport
-from harness.run.clock import Anchor
+from harness.run.clock import Anchor, slept_s, slept_since
 from harness.run.counters import CounterReader
 from harness.run.load import Load, Patience, run_load
 from harness.run.parse import ParsedRepetition
@@ -56,7 +57,10 @@ flight may outlive it.
 
 @dataclass(kw_only=True)
 class Turn:
-    """`told` hears of every repetition before it begins, `done` when it is on the disk."""
+    """`told` hears of every repetition before it begins, `done` when it is on the disk.
+
+    again: what tells its requests from those that one and the same server was sent before.
+    """
 
     cell: Cell
     workload: Workload
@@ -64,6 +68,9 @@ class Turn:
     transport_name: TransportName
     engine: RunningEngine
     block: Where
+    repetitions: range
+    warms_up: bool
+    again: str
     folder: RunFolder
     parser: Parser
     told: Callable[[Where, str], None]
@@ -83,9 +90,9 @@ class Turn:
 
     async def run(self) -> None:
         try:
-            if self.workload.warmup is not None:
-                await self._repetition(WARMUP)
-            for repetition in range(self.cell.repetitions):
+            if self.workload.warmup is not None and self.warms_up:
+                await self._warm_up()
+            for repetition in self.repetitions:
                 await self._repetition(repetition)
         finally:
             await self._transport.aclose()
@@ -94,16 +101,26 @@ class Turn:
             self.folder.write_page(self.cell.cell_id, self.block.boot_id, page)
         self.folder.append(CellEnd(where=self._where, outcome="finished", message=None))
 
-    async def _repetition(self, repetition: int) -> None:
+    async def _warm_up(self) -> None:
+        """Until two passes in a row took as long, or the workload's patience ends."""
+        before = await self._repetition(WARMUP)
+        for repetition in range(WARMUP - 1, WARMUP - self.workload.warmup_passes, -1):
+            after = await self._repetition(repetition)
+            if passes_agree(before.requests, after.requests):
+                return
+            before = after
+
+    async def _repetition(self, repetition: int) -> ParsedRepetition:
         where = replace(self._where, repetition=repetition)
-        label = "warm-up" if repetition == WARMUP else f"repetition {repetition + 1}"
+        label = label_of(repetition, self.cell.repetitions)
         self.engine.mark(f"{self.cell.cell_id} {label}")
-        self.told(where, f"{label} of {self.cell.repetitions}")
+        self.told(where, label)
         spool = await self._measured(where)
         parsed = await append_spool(self.folder, spool, self.cell.adapter, self.parser)
         self.done(where)
         await self._refuse_dead_engine(parsed)
         self._refuse_hung_engine()
+        return parsed
 
     # --- measuring --------------------------------------------------------------------------------
 
@@ -112,9 +129,10 @@ class Turn:
         spool = Spool(self._spool_path(where))
         try:
             ledger = _Ledger(reader=self._counters, where=where)
-            anchor = Anchor.now()
+            anchor, slept_before_s = Anchor.now(), slept_s()
             asked, load = await self._send(where, ledger, spool)
-            raw = self._raw(where, anchor, asked, load, ledger.snapshots)
+            suspended_s = slept_since(slept_before_s)
+            raw = self._raw(where, anchor, asked, load, ledger.snapshots, suspended_s)
         except BaseException:  # stopped in the middle as well: half a repetition is no repetition
             spool.discard()
             raise
@@ -133,6 +151,7 @@ class Turn:
         asked: list[Asked],
         load: Load,
         snapshots: list[Snapshot],
+        suspended_s: float | None,
     ) -> RawRepetition:
         self._ghosts.note(load.exchanges, snapshots)
         end = RepetitionEnd(
@@ -144,6 +163,7 @@ class Turn:
             in_flight_max=load.in_flight_max,
             cpu_share=load.cpu_share,
             loop_lag_max_s=load.loop_lag_max_s,
+            suspended_s=suspended_s,
         )
         exchanges = tuple(
             raw_exchange(
@@ -160,7 +180,7 @@ class Turn:
         self, where: Where, ledger: "_Ledger", spool: Spool
     ) -> tuple[list[Asked], Load]:
         assert where.repetition is not None
-        is_warmup = where.repetition == WARMUP
+        is_warmup = where.repetition < 0
         prompts = self._prompts(where.repetition)
         limit = min(self.cell.max_tokens, WARMUP_TOKENS) if is_warmup else self.cell.max_tokens
         salts = self._salts(where.repetition, len(prompts))
@@ -190,15 +210,15 @@ class Turn:
         return asked, load
 
     def _prompts(self, repetition: int) -> tuple[Prompt, ...]:
-        warmup = self.workload.warmup if repetition == WARMUP else None
+        warmup = self.workload.warmup if repetition < 0 else None
         return requests_of(self.cell, warmup or self.workload.prompts, repetition)
 
     def _salts(self, repetition: int, count: int) -> tuple[str | None, ...]:
         """Nothing where the engine has words of its own for a prompt that no cache may answer."""
         as_written = self.cell.cache == "warm" or self.engine.adapter.uncached is not None
-        if as_written or repetition == WARMUP:
+        if as_written or repetition < 0:
             return (None,) * count
-        return salts_of(self.workload, self.cell.concurrency, repetition)
+        return salts_of(self.workload, self.cell.concurrency, repetition, self.again)
 
     def _request(self, prompt: Prompt, asked: Asked) -> bytes:
         adapter = self.engine.adapter
@@ -278,6 +298,12 @@ class Turn:
                 "is kept, `dflashbench resume` runs the rest (raise `timeouts` if the engine only "
                 f"needs longer); {self.engine.last_words()}"
             )
+
+
+def label_of(repetition: int, repetitions: int) -> str:
+    if repetition < 0:
+        return f"warm-up, pass {-repetition}"
+    return f"repetition {repetition + 1} of {repetitions}"
 
 
 def _none_connected(requests: tuple[Request, ...]) -> bool:

@@ -33,7 +33,12 @@ variants:
     drafter: {{method: dflash2, model: drafter, k: 7}}
 held_constant: {{kv_len: 2048}}
 workloads:
-  - {{kind: generate, prompts: two, warmup: two_warmup, repetitions: 2, max_tokens: 32}}
+  - kind: generate
+    prompts: two
+    warmup: two_warmup
+    warmup_passes: 1
+    repetitions: 2
+    max_tokens: 32
   - {{kind: concurrency, load: wave, prompts: two, levels: [1, 2], repetitions: 2, max_tokens: 16}}
   - kind: concurrency
     load: closed

@@ -331,7 +331,7 @@ def test_a_mistake_in_a_used_file_is_told_at_its_place_there(project: Path) -> N
 def test_an_unknown_key_is_told_with_the_nearest_one(project: Path) -> None:
     assert mistake(project, changed("    repetitions: 3", "    repetitons: 3")) == (
         "17:5: unknown key `repetitons`; did you mean `repetitions`?; known here: prompts, warmup, "
-        "repetitions, max_tokens, length, timeouts, cache, retries, kind"
+        "warmup_passes, repetitions, max_tokens, length, timeouts, cache, retries, kind"
     )
 
 

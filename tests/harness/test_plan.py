@@ -12,17 +12,17 @@ from scipy import stats
 from harness.errors import ConfigError
 from harness.plan import (
     WARMUP,
-    Durations,
     arrivals_s,
-    durations_of,
     make_plan,
     num_requests,
     remarks,
     repetitions,
     requests_of,
     resolve_reference,
+    salts_of,
     turns,
 )
+from harness.price import Durations, durations_of, num_starts, starts_s
 from harness.records import (
     Boot,
     Cell,
@@ -50,7 +50,7 @@ def prompt_set(count: int, name: str = "demo5") -> PromptSet:
 
 
 ENGINE = Engine(name="dflash2", adapter="dflash2", kind="process", command=("serve",))
-OTHER_ENGINE = Engine(name="vllm", adapter="openai", kind="attach", url="http://localhost:8000")
+OTHER_ENGINE = Engine(name="vllm", adapter="openai", kind="process", command=("vllm", "serve"))
 DEMO = Model(name="demo", path="demo/target")
 PLAIN = Variant(name="plain", engine=ENGINE, target=DEMO)
 DFLASH2 = Variant(
@@ -182,6 +182,134 @@ def test_two_workloads_that_measure_the_same_are_refused() -> None:
         "configs/matrices/quickstart.yaml: two workloads measure the same thing: concurrency, "
         "prompts demo5, load wave, c = 4; remove one, or raise `repetitions` of the other"
     )
+
+
+# --- servers that cannot be booted ----------------------------------------------------------------
+
+
+def attached(name: str, port: int) -> Variant:
+    engine = Engine(name=name, adapter="openai", kind="attach", url=f"http://localhost:{port}")
+    return Variant(name=name, engine=engine, target=DEMO)
+
+
+HERE, THERE = attached("here", 8001), attached("there", 8002)
+
+
+def turns_of(whole: Matrix) -> list[tuple[str, tuple[tuple[int, int], ...]]]:
+    """Whose turn it is, and which repetitions of its cells."""
+    blocks = make_plan(whole).blocks
+    return [(b.variant, tuple((b.repetitions or {}).values())) for b in blocks]
+
+
+def test_attached_servers_take_turns_by_repetition() -> None:
+    two = replace(GENERATE, repetitions=2)
+    whole = matrix(variants=(HERE, THERE), workloads=(two,), schedule=Schedule(boots=2))
+    assert turns_of(whole) == [
+        ("here", ((0, 1),)),
+        ("there", ((0, 1),)),
+        ("there", ((1, 2),)),
+        ("here", ((1, 2),)),
+        ("here", ((2, 3),)),
+        ("there", ((2, 3),)),
+        ("there", ((3, 4),)),
+        ("here", ((3, 4),)),
+    ]
+    assert {cell.repetitions for cell in make_plan(whole).cells} == {4}
+
+
+def test_a_cell_with_more_repetitions_has_some_in_every_turn() -> None:
+    waves = replace(WAVES, prompts=prompt_set(5), levels=(2,), repetitions=5)
+    one = replace(GENERATE, repetitions=1)
+    whole = matrix(variants=(HERE, THERE), workloads=(one, waves), schedule=Schedule(boots=2))
+    assert turns_of(whole) == [
+        ("here", ((0, 1), (0, 5))),
+        ("there", ((0, 1), (0, 5))),
+        ("there", ((1, 2), (5, 10))),
+        ("here", ((1, 2), (5, 10))),
+    ]
+
+
+def test_beside_an_engine_that_boots_an_attached_one_has_a_turn_per_boot() -> None:
+    whole = matrix(variants=(PLAIN, HERE), workloads=(GENERATE,), schedule=Schedule(boots=2))
+    assert turns_of(whole) == [
+        ("plain", ()),
+        ("here", ((0, 3),)),
+        ("here", ((3, 6),)),
+        ("plain", ()),
+    ]
+    assert [cell.repetitions for cell in make_plan(whole).cells] == [3, 6]
+
+
+def test_one_attached_server_alone_has_one_turn() -> None:
+    whole = matrix(variants=(HERE,), workloads=(GENERATE,), schedule=Schedule(boots=2))
+    assert turns_of(whole) == [("here", ((0, 6),))]
+
+
+def test_no_salt_is_sent_twice_to_a_server_that_goes_on() -> None:
+    waves = replace(WAVES, prompts=prompt_set(4), levels=(1, 2), repetitions=4)
+    sent = [
+        salt
+        for again in ("", "s2", "s2.b9")
+        for level in waves.levels
+        for repetition in range(8)  # four, twice
+        for salt in salts_of(waves, level, repetition, again)
+    ]
+    assert len(sent) == len(set(sent)) == 3 * 8 * (1 + 2)
+
+
+@settings(deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    boots=st.sampled_from([1, 2, 4]),
+    num_servers=st.integers(1, 3),
+)
+def test_every_repetition_of_an_attached_server_has_exactly_one_turn(
+    counts: list[int], boots: int, num_servers: int
+) -> None:
+    servers = tuple(attached(f"server {n}", 8000 + n) for n in range(num_servers))
+    workloads = tuple(
+        replace(GENERATE, max_tokens=number, repetitions=count)
+        for number, count in enumerate(counts, start=1)
+    )
+    order = "listed" if boots == 1 else "abba"
+    plan = make_plan(
+        matrix(variants=servers, workloads=workloads, schedule=Schedule(order=order, boots=boots))
+    )
+    for cell in plan.cells:
+        taken = [
+            number
+            for block in plan.blocks
+            for number in range(*(block.repetitions or {}).get(cell.cell_id, (0, 0)))
+        ]
+        assert taken == list(range(cell.repetitions))
+    for block in plan.blocks:
+        assert all(first < behind for first, behind in (block.repetitions or {}).values())
+
+
+# --- the control ----------------------------------------------------------------------------------
+
+
+def test_the_control_goes_first_and_last_in_cells_of_its_own() -> None:
+    whole = matrix(workloads=(GENERATE,), schedule=Schedule(boots=2, control="plain"))
+    plan = make_plan(whole)
+    assert [b.variant for b in plan.blocks] == [
+        "plain",
+        "plain",
+        "DFlash2",
+        "DFlash2",
+        "plain",
+        "plain",
+    ]
+    plain, _, control = plan.cells
+    assert control == replace(
+        plain,
+        cell_id=f"{plain.cell_id}-control",
+        control_of=plain.cell_id,
+        reference_reason="is the control",
+    )
+    assert plan.blocks[0].cell_ids == plan.blocks[-1].cell_ids == (control.cell_id,)
+    assert plan.blocks[1].cell_ids == plan.blocks[4].cell_ids == (plain.cell_id,)
+    assert [b.block_id for b in plan.blocks] == ["b1", "b2", "b3", "b4", "b5", "b6"]
 
 
 # --- references -----------------------------------------------------------------------------------
@@ -449,6 +577,23 @@ def test_the_plan_says_which_variants_will_show_no_speed_up_and_why() -> None:
     )
 
 
+def test_the_plan_says_of_attached_servers_that_they_cannot_be_booted() -> None:
+    warm = replace(GENERATE, cache="warm")
+    whole = matrix(variants=(HERE, THERE), workloads=(warm,), schedule=Schedule(boots=2))
+    assert said(whole) == (
+        "here, there: attached, so they cannot be booted: their repetitions (as many as 2 boots "
+        "would have had) are spread over 6 turns, A/B/B/A, and their intervals are within one boot",
+    )
+
+
+def test_the_plan_says_what_the_control_is_for() -> None:
+    whole = matrix(workloads=(GENERATE,), schedule=Schedule(control="plain"))
+    assert said(whole) == (
+        "control: plain is measured first and last besides; how far the two lie apart is the "
+        "machine's drift",
+    )
+
+
 def test_the_plan_says_what_one_boot_and_a_smoke_run_are_worth() -> None:
     whole = matrix(
         workloads=(GENERATE,), purpose="smoke", schedule=Schedule(order="listed", boots=1)
@@ -470,6 +615,38 @@ def test_the_estimate_adds_boots_cooldowns_warm_ups_and_repetitions() -> None:
     )
     # 4 blocks x (3 + 1) + 2 x (2 + 3 x 20) + 2 x (3 x 10)
     assert make_plan(whole, durations).estimated_s == 16.0 + 124.0 + 60.0
+
+
+def test_an_attached_server_warms_up_once_and_is_not_booted() -> None:
+    whole = matrix(
+        variants=(HERE, THERE),
+        workloads=(replace(GENERATE, repetitions=1),),
+        schedule=Schedule(boots=2, cooldown_s=1.0),
+    )
+    here, there = (cell.cell_id for cell in make_plan(whole).cells)
+    durations = Durations(boot_s=3.0, warmup_s={here: 2.0}, repetition_s={here: 20.0, there: 10.0})
+    # 4 turns x 1 + (2 + 2 x 20) + 2 x 10
+    assert make_plan(whole, durations).estimated_s == 4.0 + 42.0 + 20.0
+
+
+def test_a_control_takes_as_long_as_what_it_repeats() -> None:
+    whole = matrix(workloads=(GENERATE,), schedule=Schedule(boots=2, control="DFlash2"))
+    plain, dflash2, _ = (cell.cell_id for cell in make_plan(whole).cells)
+    durations = Durations(boot_s=3.0, warmup_s={}, repetition_s={plain: 20.0, dflash2: 10.0})
+    # 6 boots x 3 + 2 x 3 x 20 + 4 x 3 x 10
+    assert make_plan(whole, durations).estimated_s == 18.0 + 120.0 + 120.0
+
+
+def test_starts_are_priced_as_they_took_else_as_the_matrix_expects() -> None:
+    slow = replace(ENGINE, expected_boot_s=600.0)
+    variants = (replace(PLAIN, engine=slow), replace(DFLASH2, engine=slow), HERE)
+    whole = matrix(variants=variants, workloads=(GENERATE,), schedule=Schedule(boots=4))
+    blocks = make_plan(whole).blocks
+    assert num_starts(blocks) == 8
+    assert starts_s(whole, blocks, None) == 4800.0
+    took = Durations(boot_s=30.0, warmup_s={}, repetition_s={})
+    assert starts_s(whole, blocks, took) == 240.0
+    assert starts_s(matrix(), make_plan(matrix()).blocks, None) is None
 
 
 def test_there_is_no_estimate_when_a_cell_was_never_timed() -> None:
@@ -509,7 +686,8 @@ def test_durations_are_means_of_what_a_run_recorded() -> None:
             log_path="",
         )
 
-    found = durations_of([boot(2.0), boot(None), boot(4.0)], [end(-1, 5.0), end(0, 8), end(1, 12)])
+    ends = [end(-1, 3.0), end(-2, 2.0), end(0, 8), end(1, 12)]
+    found = durations_of([boot(2.0), boot(None), boot(4.0)], ends)
     assert found == Durations(boot_s=3.0, warmup_s={"c": 5.0}, repetition_s={"c": 10.0})
     assert durations_of([boot(None)], []) is None
 

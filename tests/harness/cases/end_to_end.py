@@ -57,7 +57,7 @@ class Outcome:
     @property
     def requests(self) -> list[Request]:
         """The measured ones, in order."""
-        return [r for r in self.folder.usable(Request) if r.where.repetition != -1]
+        return [r for r in self.folder.usable(Request) if (r.where.repetition or 0) >= 0]
 
     def request(self, prompt_id: str) -> Request:
         """The last of this prompt."""
