@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engines.dflash2 import kernels
 from engines.dflash2.config import TransformerConfig
-from engines.dflash2.layers import RMSNorm, rotate
+from engines.dflash2.layers import Linear, RMSNorm, linear_each, turned_heads
+
+FEW_ROWS = 64  # of more, PyTorch's attention never holds all scores and is no slower
 
 
 class Attention(nn.Module):
@@ -25,21 +28,30 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         query_size = config.num_attention_heads * config.head_dim
         key_value_size = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, query_size, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, key_value_size, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, key_value_size, bias=False)
-        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=False)
+        self.q_proj = Linear(config.hidden_size, query_size)
+        self.k_proj = Linear(config.hidden_size, key_value_size)
+        self.v_proj = Linear(config.hidden_size, key_value_size)
+        self.o_proj = Linear(query_size, config.hidden_size)
         self.q_norm = norm(config.head_dim, config.rms_norm_eps)
         self.k_norm = norm(config.head_dim, config.rms_norm_eps)
 
-    def queries(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """x: [batch, length, hidden] -> [batch, heads, length, head_dim]."""
-        return rotate(self.q_norm(self._heads(self.q_proj(x))).transpose(1, 2), rotation)
+    def queries_keys_values(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x: [batch, length, hidden] -> each [batch, its heads, length, head_dim]."""
+        queries, keys, values = linear_each(x, (self.q_proj, self.k_proj, self.v_proj))
+        turned = turned_heads(self.heads(queries), self.q_norm, rotation)
+        return turned, *self.turned_keys_and_values(keys, values, rotation)
 
     def keys_and_values(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """x: [batch, length, hidden] -> twice [batch, key-value heads, length, head_dim]."""
-        keys = rotate(self.k_norm(self._heads(self.k_proj(x))).transpose(1, 2), rotation)
-        return keys, self._heads(self.v_proj(x)).transpose(1, 2)
+        """The same without queries."""
+        return self.turned_keys_and_values(*linear_each(x, (self.k_proj, self.v_proj)), rotation)
+
+    def turned_keys_and_values(
+        self, keys: Tensor, values: Tensor, rotation: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        turned = turned_heads(self.heads(keys), self.k_norm, rotation)
+        return turned, self.heads(values).transpose(1, 2)
 
     def attend(
         self,
@@ -56,7 +68,7 @@ class Attention(nn.Module):
         attended = attention(queries, keys, values, mask).transpose(1, 2).flatten(-2)
         return self.o_proj(attended if gate is None else attended * gate)
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim))
 
 
@@ -65,6 +77,8 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
 
     All [batch, heads, length, head_dim]; mask: see `additive_mask`; None: the plain causal rule.
     """
+    if queries.shape[-2] <= FEW_ROWS and kernels.can_attend(queries, keys, values, mask):
+        return kernels.attend(queries, keys, values, mask)
     return F.scaled_dot_product_attention(
         queries,
         keys,

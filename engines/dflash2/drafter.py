@@ -13,7 +13,14 @@ from engines.dflash2.attention import Attention, additive_mask, sees_window
 from engines.dflash2.cache import ContextRings
 from engines.dflash2.config import MAX_BLOCK_SIZE, DrafterConfig
 from engines.dflash2.drafting import Committed, Draft
-from engines.dflash2.layers import MLP, GroupedDynamicConv, RMSNorm, Rotary, convolve
+from engines.dflash2.layers import (
+    MLP,
+    GroupedDynamicConv,
+    Linear,
+    RMSNorm,
+    Rotary,
+    convolve,
+)
 from engines.dflash2.selector import CandidateSelector
 from engines.dflash2.target import Target
 
@@ -30,10 +37,10 @@ class BlockAttention(Attention):
         context_values: Tensor,
     ) -> Tensor:
         """context_*: [batch, key-value heads, context, head_dim], before the block in the mask."""
-        keys, values = self.keys_and_values(x, rotation)
+        queries, keys, values = self.queries_keys_values(x, rotation)
         keys = torch.cat((context_keys, keys), -2)
         values = torch.cat((context_values, values), -2)
-        return self.attend(self.queries(x, rotation), keys, values, mask)
+        return self.attend(queries, keys, values, mask)
 
 
 class DFlash2DecoderLayer(nn.Module):
@@ -73,7 +80,7 @@ class DFlash2DraftModel(nn.Module):
         super().__init__()
         self.config = config
         feature_size = len(config.target_layer_ids) * config.hidden_size
-        self.fc = nn.Linear(feature_size, config.hidden_size, bias=False)
+        self.fc = Linear(feature_size, config.hidden_size)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.layers = nn.ModuleList(
             DFlash2DecoderLayer(config) for _ in range(config.num_hidden_layers)

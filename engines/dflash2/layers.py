@@ -3,13 +3,44 @@
 Knows nothing of sequences, caches or windows. Activations are [batch, length, hidden].
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engines.dflash2 import kernels
+
+
+class Linear(nn.Linear):
+    """y = W x: a linear map without bias."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """[..., columns] by [rows, columns] -> [..., rows]."""
+    if kernels.suits(x, weight):
+        return kernels.product(x, (weight,))
+    return F.linear(x, weight)
+
+
+def linear_each(x: Tensor, maps: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+    """x by each of several maps, in one go where they are plain matrices."""
+    weights = [each.weight for each in maps if isinstance(each, nn.Linear)]
+    if len(weights) == len(maps) and kernels.suits(x, *weights):
+        return kernels.product(x, weights).split([len(weight) for weight in weights], -1)
+    return tuple(each(x) for each in maps)
+
 
 class RMSNorm(nn.Module):
     """w * x / rms(x): computed in at least float32, cast back, then multiplied by w (not 1 + w)."""
+
+    offset = 0.0  # what is added to w
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -17,6 +48,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if kernels.suits(x, self.weight):
+            return kernels.rms_norm(x, self.weight, self.offset, self.eps)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         return self.weight * F.rms_norm(wide, self.weight.shape, eps=self.eps).to(x.dtype)
 
@@ -24,12 +57,16 @@ class RMSNorm(nn.Module):
 class OffsetRMSNorm(nn.Module):
     """(1 + w) * x / rms(x), as qwen3_5 stores it: all in at least float32, then cast back."""
 
+    offset = 1.0
+
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(size))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if kernels.suits(x, self.weight):
+            return kernels.rms_norm(x, self.weight, self.offset, self.eps)
         wide = torch.promote_types(x.dtype, torch.float32)
         weight = 1 + self.weight.to(wide)
         return F.rms_norm(x.to(wide), self.weight.shape, weight, self.eps).to(x.dtype)
@@ -41,6 +78,15 @@ class GatedRMSNorm(RMSNorm):
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:  # type: ignore[override]
         wide = gate.to(torch.promote_types(gate.dtype, torch.float32))
         return (super().forward(x) * F.silu(wide)).to(x.dtype)
+
+
+class NoNorm(nn.Module):
+    """In the place of a norm, where a model has none."""
+
+    weight, offset, eps = None, 0.0, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
 
 
 class Rotary(nn.Module):
@@ -82,17 +128,36 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
+def turned_heads(
+    x: Tensor, norm: RMSNorm | OffsetRMSNorm | NoNorm, rotation: tuple[Tensor, Tensor]
+) -> Tensor:
+    """x: [batch, length, heads, head_dim], normalised by head and turned by position.
+
+    -> [batch, heads, length, head_dim].
+    """
+    if kernels.suits(x, *norm.parameters(), *rotation):
+        return kernels.turn_heads(x, norm.weight, norm.offset, norm.eps, *rotation)
+    return rotate(norm(x).transpose(1, 2), rotation)
+
+
 class MLP(nn.Module):
     """SwiGLU: down(silu(gate(x)) * up(x))."""
 
     def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+        self.gate_proj = Linear(hidden_size, intermediate_size)
+        self.up_proj = Linear(hidden_size, intermediate_size)
+        self.down_proj = Linear(intermediate_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(swiglu(*linear_each(x, (self.gate_proj, self.up_proj))))
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up; both [..., size]."""
+    if kernels.suits(gate) and kernels.are_neighbours(gate, up):
+        return kernels.swiglu(gate, up)
+    return F.silu(gate) * up
 
 
 class GroupedDynamicConv(nn.Module):
@@ -106,9 +171,7 @@ class GroupedDynamicConv(nn.Module):
         super().__init__()
         self.shape = (2, kernel_size, hidden_size // group_size)  # side, tap, group
         self.base_kernel = nn.Parameter(torch.zeros(2, kernel_size, hidden_size))
-        self.kernel_projection = nn.Linear(
-            hidden_size, 2 * kernel_size * hidden_size // group_size, bias=False
-        )
+        self.kernel_projection = Linear(hidden_size, 2 * kernel_size * hidden_size // group_size)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x: [batch, block, hidden], normalised -> kernels before and after the sublayer.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from engines.dflash2.cache import CacheView, KVCache
 from engines.dflash2.config import MAX_BLOCK_SIZE, HybridTargetConfig
 from engines.dflash2.drafting import Committed, Draft
-from engines.dflash2.layers import OffsetRMSNorm, Rotary
+from engines.dflash2.layers import Linear, OffsetRMSNorm, Rotary
 from engines.dflash2.qwen3_5 import GatedAttention
 from engines.dflash2.selector import NonFiniteError
 from engines.dflash2.target import AttentionLayer, Target, past_mask
@@ -34,7 +34,7 @@ class MTPHead(nn.Module):
         hidden_size, eps = config.hidden_size, config.rms_norm_eps
         self.pre_fc_norm_embedding = OffsetRMSNorm(hidden_size, eps)
         self.pre_fc_norm_hidden = OffsetRMSNorm(hidden_size, eps)
-        self.fc = nn.Linear(2 * hidden_size, hidden_size, bias=False)
+        self.fc = Linear(2 * hidden_size, hidden_size)
         layer = AttentionLayer(config, GatedAttention(config), OffsetRMSNorm)
         self.layers = nn.ModuleList([layer])
         self.norm = OffsetRMSNorm(hidden_size, eps)

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from engines.dflash2.cache import CacheView, HybridCache, HybridView, new_delta_state
 from engines.dflash2.config import HybridTargetConfig
 from engines.dflash2.deltanet import DeltaState, causal_convolution, run_rows, unit
-from engines.dflash2.layers import GatedRMSNorm, OffsetRMSNorm, rotate
+from engines.dflash2.layers import (
+    GatedRMSNorm,
+    Linear,
+    OffsetRMSNorm,
+    linear_each,
+    turned_heads,
+)
 from engines.dflash2.target import (
     AttentionLayer,
     CausalAttention,
@@ -30,9 +36,7 @@ class GatedAttention(CausalAttention):
 
     def __init__(self, config: HybridTargetConfig) -> None:
         super().__init__(config, OffsetRMSNorm)
-        self.q_proj = nn.Linear(
-            config.hidden_size, 2 * config.num_attention_heads * config.head_dim, bias=False
-        )
+        self.q_proj = Linear(config.hidden_size, 2 * config.num_attention_heads * config.head_dim)
 
     def forward(
         self,
@@ -42,10 +46,13 @@ class GatedAttention(CausalAttention):
         cache: CacheView | None,
         layer: int,
     ) -> Tensor:
-        keys, values = self.remembered(x, rotation, cache, layer)
+        both, keys, values = linear_each(x, (self.q_proj, self.k_proj, self.v_proj))
         # Per head: its queries, then its gate.
-        queries, gate = self.q_proj(x).unflatten(-1, (-1, 2 * self.head_dim)).chunk(2, -1)
-        queries = rotate(self.q_norm(queries).transpose(1, 2), rotation)
+        queries, gate = both.unflatten(-1, (-1, 2 * self.head_dim)).chunk(2, -1)
+        queries = turned_heads(queries, self.q_norm, rotation)
+        keys, values = self.turned_keys_and_values(keys, values, rotation)
+        if cache is not None:
+            keys, values = cache.append(layer, keys, values)
         return self.attend(queries, keys, values, mask, gate.flatten(-2).sigmoid())
 
 
@@ -56,10 +63,10 @@ class GatedDeltaNet(nn.Module):
         super().__init__()
         self.config = config
         hidden_size, num_value_heads = config.hidden_size, config.linear_num_value_heads
-        self.in_proj_qkv = nn.Linear(hidden_size, config.linear_channels, bias=False)
-        self.in_proj_z = nn.Linear(hidden_size, config.linear_value_size, bias=False)
-        self.in_proj_b = nn.Linear(hidden_size, num_value_heads, bias=False)
-        self.in_proj_a = nn.Linear(hidden_size, num_value_heads, bias=False)
+        self.in_proj_qkv = Linear(hidden_size, config.linear_channels)
+        self.in_proj_z = Linear(hidden_size, config.linear_value_size)
+        self.in_proj_b = Linear(hidden_size, num_value_heads)
+        self.in_proj_a = Linear(hidden_size, num_value_heads)
         self.conv1d = nn.Conv1d(  # holds the weight under its name; `causal_convolution` runs it
             config.linear_channels,
             config.linear_channels,
@@ -70,7 +77,7 @@ class GatedDeltaNet(nn.Module):
         self.A_log = nn.Parameter(torch.zeros(num_value_heads))
         self.dt_bias = nn.Parameter(torch.zeros(num_value_heads))
         self.norm = GatedRMSNorm(config.linear_value_head_dim, config.rms_norm_eps)
-        self.out_proj = nn.Linear(config.linear_value_size, hidden_size, bias=False)
+        self.out_proj = Linear(config.linear_value_size, hidden_size)
 
     def forward(self, x: Tensor, state: DeltaState) -> Tensor:
         """x: [batch, length, hidden], which follow what the state remembers and enter it."""

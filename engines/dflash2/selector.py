@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engines.dflash2.drafting import Draft
+from engines.dflash2.layers import Linear
 from engines.dflash2.top_k import top_candidates
 
 
@@ -22,7 +23,7 @@ class CandidateSelector(nn.Module):
     def __init__(self, vocab_size: int, hidden_size: int, rank: int, top_k: int) -> None:
         super().__init__()
         self.top_k = top_k
-        self.hidden_projection = nn.Linear(hidden_size, rank, bias=False)
+        self.hidden_projection = Linear(hidden_size, rank)
         self.predecessor_codebook = nn.Parameter(torch.zeros(vocab_size, rank))
         self.successor_codebook = nn.Parameter(torch.zeros(vocab_size, rank))
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engines.dflash2.attention import Attention, additive_mask, sees_past
 from engines.dflash2.cache import CacheView, KVCache
 from engines.dflash2.config import MAX_BLOCK_SIZE, TargetConfig
-from engines.dflash2.layers import MLP, RMSNorm, Rotary
+from engines.dflash2.layers import MLP, Linear, NoNorm, RMSNorm, Rotary, linear
 
 Norm = Callable[[int, float], nn.Module]  # makes a norm of a size with an epsilon
 
@@ -37,15 +36,10 @@ class CausalAttention(Attention):
         cache: CacheView | None,
         layer: int,
     ) -> Tensor:
-        keys, values = self.remembered(x, rotation, cache, layer)
-        return self.attend(self.queries(x, rotation), keys, values, mask)
-
-    def remembered(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: CacheView | None, layer: int
-    ) -> tuple[Tensor, Tensor]:
-        """Keys and values of the new rows, behind those that the cache holds."""
-        keys, values = self.keys_and_values(x, rotation)
-        return (keys, values) if cache is None else cache.append(layer, keys, values)
+        queries, keys, values = self.queries_keys_values(x, rotation)
+        if cache is not None:
+            keys, values = cache.append(layer, keys, values)
+        return self.attend(queries, keys, values, mask)
 
 
 class DecoderLayer(nn.Module):
@@ -141,7 +135,7 @@ class Target(nn.Module):
         self.config = config
         self.model = model
         if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = Linear(config.hidden_size, config.vocab_size)
 
     def forward(
         self,
@@ -160,7 +154,7 @@ class Target(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The head alone, for the rows somebody needs: [..., hidden] -> [..., vocabulary]."""
-        return F.linear(hidden, self.head_weight)
+        return linear(hidden, self.head_weight)
 
     @property
     def head_weight(self) -> Tensor:
@@ -201,7 +195,7 @@ class LlamaForCausalLM(Target):
 
 
 def _no_norm(size: int, eps: float) -> nn.Module:
-    return nn.Identity()
+    return NoNorm()
 
 
 def past_mask(cache: CacheView, positions: Tensor, dtype: torch.dtype) -> Tensor | None:

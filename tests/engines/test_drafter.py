@@ -417,7 +417,8 @@ def test_hidden_rows_and_drafts_equal_the_reference_implementation() -> None:
         )
         num_past += num_new
         cache.crop(num_past - cache.get_seq_length())
-        torch.testing.assert_close(own.hidden([anchor], context, ONE), hidden, atol=2e-5, rtol=0)
+        # From the float64 rows these are up to 0.9e-5 away, and the reference's up to 2.4e-5.
+        torch.testing.assert_close(own.hidden([anchor], context, ONE), hidden, atol=3.3e-5, rtol=0)
         theirs_draft = theirs.propose(
             hidden[:, 1:], torch.tensor([anchor]), own.target.lm_head, 0.0
         )

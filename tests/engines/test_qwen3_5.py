@@ -150,7 +150,8 @@ def some_ids(num_tokens: int) -> Tensor:
 
 
 def assert_close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
+    # Of 150 rows, ours are up to 2.2e-4 away from the float64 ones, and the oracle's up to 3.2e-4.
+    torch.testing.assert_close(ours, theirs, atol=5.4e-4, rtol=0)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 63, 64, 65, 150])
