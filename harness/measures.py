@@ -332,6 +332,25 @@ def fraction_of_ceiling(length: float | None, k: int | None) -> float | None:
     return None if length is None or k is None else length / (k + 1)
 
 
+def acceptance_rate_of_length(length: float, k: int) -> float:
+    """What is left of a length without the target's own token, of the k that were drafted.
+
+    Near saturation it reads like `fraction_of_ceiling`, and it is another figure: 10.42 tokens a
+    round at k = 14 are 69.5 % of the ceiling and 67.3 % of the drafted tokens.
+    """
+    return (length - 1) / k
+
+
+def relative_change(new: float, old: float) -> float:
+    """new / old - 1: -0.069 from 4.589 to 4.272."""
+    return new / old - 1
+
+
+def full_length_requests(kv_tokens: int, context_tokens: int) -> float:
+    """How many requests of the whole context's length the keys and values have room for."""
+    return kv_tokens / context_tokens
+
+
 def with_plain_steps(delta: CountersDelta, requests: int) -> CountersDelta:
     """Plain steps from the target's forward passes, where the engine counts those instead.
 

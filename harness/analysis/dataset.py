@@ -163,7 +163,7 @@ class _Records:
 
     def _events(self, cell: Cell, requests: Sequence[Request]) -> Mapping[str, OutputEvents]:
         """Only where a figure needs them: they are most of a folder and may be left out."""
-        if cell.workload != "generate" and cell.load != "closed":
+        if cell.load not in ("single", "closed") or cell.max_tokens == 1:
             return {}
         found: dict[str, OutputEvents] = {}
         repetitions = dict.fromkeys(

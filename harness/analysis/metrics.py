@@ -15,9 +15,13 @@ from harness.cell_view import CellView
 
 Direction: TypeAlias = Literal["higher", "lower", "neither"]
 
-GENERATE = ("generate",)
+DECODING = ("generate", "edit")
+"""One request at a time, many tokens each."""
+
 CONCURRENCY = ("concurrency",)
-BOTH = GENERATE + CONCURRENCY
+BOTH = DECODING + CONCURRENCY
+ONE_AT_A_TIME = (*DECODING, "prefill")
+ALL_WORKLOADS = (*BOTH, "prefill")
 
 ARRIVALS = ("constant", "poisson")
 C_IN_FLIGHT = ("wave", "closed")
@@ -96,7 +100,7 @@ METRICS: Mapping[str, Metric] = {
         "time per token, since a step may emit several",
         compute=_figure(throughput.step_time_groups, throughput.why_no_step),
         groups=throughput.step_time_groups,
-        workloads=GENERATE,
+        workloads=DECODING,
     ),
     "token_time_p50": Metric(
         unit="s",
@@ -104,14 +108,14 @@ METRICS: Mapping[str, Metric] = {
         description="a step's time shared out evenly over the tokens it brought, median over "
         "tokens; their mean is tpot",
         compute=throughput.token_time_percentile(0.5),
-        workloads=GENERATE,
+        workloads=DECODING,
     ),
     "token_time_p99": Metric(
         unit="s",
         direction="lower",
         description="the same that 99 % of tokens kept; needs 100",
         compute=throughput.token_time_percentile(0.99),
-        workloads=GENERATE,
+        workloads=DECODING,
     ),
     "peak_rate": Metric(
         unit="tok/s",
@@ -121,7 +125,7 @@ METRICS: Mapping[str, Metric] = {
         "events",
         compute=_figure(throughput.peak_rate_groups, throughput.why_no_peak),
         groups=throughput.peak_rate_groups,
-        workloads=GENERATE,
+        workloads=DECODING,
     ),
     "prefill_rate": Metric(
         unit="tok/s",
@@ -130,14 +134,14 @@ METRICS: Mapping[str, Metric] = {
         "prompts of the median over repetitions",
         compute=_figure(throughput.prefill_rate_groups, throughput.why_no_prefill),
         groups=throughput.prefill_rate_groups,
-        workloads=GENERATE,
+        workloads=ONE_AT_A_TIME,
     ),
     "prefill_rate_pooled": Metric(
         unit="tok/s",
         direction="higher",
         description="the same over all requests at once: all such tokens / the sum of their TTFT",
         compute=throughput.prefill_rate_pooled,
-        workloads=GENERATE,
+        workloads=ONE_AT_A_TIME,
     ),
     "ttfr_p50": Metric(
         unit="s",
@@ -145,24 +149,28 @@ METRICS: Mapping[str, Metric] = {
         description="time to the first event of any kind, a comment or a role among them, median "
         "over requests",
         compute=throughput.percentile_of("ttfr_s", 0.5),
+        workloads=ALL_WORKLOADS,
     ),
     "ttft_p50": Metric(
         unit="s",
         direction="lower",
         description="time to first token, median over requests",
         compute=throughput.percentile_of("ttft_s", 0.5),
+        workloads=ALL_WORKLOADS,
     ),
     "ttft_p90": Metric(
         unit="s",
         direction="lower",
         description="time to first token that 90 % of requests kept; needs 10",
         compute=throughput.percentile_of("ttft_s", 0.9),
+        workloads=ALL_WORKLOADS,
     ),
     "ttft_p99": Metric(
         unit="s",
         direction="lower",
         description="time to first token that 99 % of requests kept; needs 100",
         compute=throughput.percentile_of("ttft_s", 0.99),
+        workloads=ALL_WORKLOADS,
     ),
     "ttfa_p50": Metric(
         unit="s",
@@ -170,12 +178,14 @@ METRICS: Mapping[str, Metric] = {
         description="time to the first text of the answer itself, behind reasoning and tool calls, "
         "median over requests",
         compute=throughput.percentile_of("ttfa_s", 0.5),
+        workloads=ALL_WORKLOADS,
     ),
     "wall_p50": Metric(
         unit="s",
         direction="lower",
         description="time to the end of the stream, median over requests",
         compute=throughput.percentile_of("wall_s", 0.5),
+        workloads=ALL_WORKLOADS,
     ),
     "send_lateness_max": Metric(
         unit="s",
@@ -183,6 +193,7 @@ METRICS: Mapping[str, Metric] = {
         description="longest time from the moment a request was due until its write; in no other "
         "figure",
         compute=throughput.longest("send_lateness_s", "no request was sent"),
+        workloads=ALL_WORKLOADS,
     ),
     "connect_time_max": Metric(
         unit="s",
@@ -190,6 +201,7 @@ METRICS: Mapping[str, Metric] = {
         description="longest time to open a connection that a request had to wait for; in no other "
         "figure",
         compute=throughput.longest("connect_s", "every connection was open before"),
+        workloads=ALL_WORKLOADS,
     ),
     "ttft_from_schedule_p50": Metric(
         unit="s",
@@ -318,19 +330,29 @@ METRICS: Mapping[str, Metric] = {
         description="weight bytes that a step of the target reads at the least, times steps per "
         "second, over the device's `memory_bandwidth_GBps`",
         compute=ledger.roof_fraction,
-        workloads=GENERATE,
+        workloads=DECODING,
+    ),
+    "energy_per_token": Metric(
+        unit="J/tok",
+        direction="lower",
+        description="mean power of the accelerators while the cell was measured, times its "
+        "seconds, over its output tokens; the host's share is not in it",
+        compute=throughput.energy_per_token,
+        by_kind=False,
     ),
     "prompt_tokens_median": Metric(
         unit="tok",
         direction="neither",
         description="median prompt length by the engine's own count, chat template included",
         compute=outputs.prompt_tokens_median,
+        workloads=ALL_WORKLOADS,
     ),
     "cached_share": Metric(
         unit="1",
         direction="neither",
         description="share of prompt tokens that came from the engine's prefix cache",
         compute=outputs.cached_share,
+        workloads=ALL_WORKLOADS,
     ),
     "output_tokens_min": Metric(
         unit="tok",
@@ -380,13 +402,14 @@ METRICS: Mapping[str, Metric] = {
         direction="higher",
         description="share of outputs identical to the reference's, at temperature 0",
         compute=outputs.identical_outputs,
-        workloads=GENERATE,
+        workloads=DECODING,
     ),
     "failed_share": Metric(
         unit="1",
         direction="lower",
         description="share of requests that failed; they are in no other figure",
         compute=throughput.failed_share,
+        workloads=ALL_WORKLOADS,
     ),
 }
 
@@ -402,8 +425,8 @@ COMPARISONS: Mapping[str, Comparison] = {
     "speedup": Comparison(
         unit="x",
         direction="higher",
-        description="the headline figure over the reference's: decode_rate in generate, "
-        "aggregate_throughput at the same c in concurrency",
+        description="the headline figure over the reference's: decode_rate in generate and edit, "
+        "aggregate_throughput at the same c in concurrency, prefill_rate in prefill",
     ),
     "scaling": Comparison(
         unit="x",
@@ -429,4 +452,9 @@ POSITION_METRICS: Mapping[str, Comparison] = {
     ),
 }
 
-HEADLINE: Mapping[str, str] = {"generate": "decode_rate", "concurrency": "aggregate_throughput"}
+HEADLINE: Mapping[str, str] = {
+    "generate": "decode_rate",
+    "edit": "decode_rate",
+    "concurrency": "aggregate_throughput",
+    "prefill": "prefill_rate",
+}

@@ -17,6 +17,7 @@ from harness.analysis.measured import Measured
 from harness.analysis.metrics import (
     C_IN_FLIGHT,
     COMPARISONS,
+    DECODING,
     HEADLINE,
     METRICS,
     POSITION_METRICS,
@@ -44,6 +45,16 @@ class Section:
     max_tokens: int
     protocol_id: str
     views: tuple[CellView, ...]
+
+    @property
+    def is_single(self) -> bool:
+        """One request at a time, so that every kind of prompt has figures of its own."""
+        return self.load == "single"
+
+    @property
+    def headline(self) -> str:
+        """The metric that speed-ups are of."""
+        return HEADLINE[self.workload]
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -108,11 +119,17 @@ class Summary:
         """None where the metric does not apply to the cell."""
         return self._index.get((view.cell.cell_id, kind, metric))
 
-    def verdicts_of(self, view: CellView) -> tuple[Verdict, ...]:
-        """Those that are not ok, invalid ones first."""
-        return _accusing(
-            [verdict for verdict in self.verdicts if verdict.cell_id == view.cell.cell_id]
-        )
+    @cached_property
+    def _by_cell(self) -> Mapping[str | None, tuple[Verdict, ...]]:
+        grouped: dict[str | None, list[Verdict]] = defaultdict(list)
+        for verdict in self.verdicts:
+            grouped[verdict.cell_id].append(verdict)
+        return {cell_id: _accusing(verdicts) for cell_id, verdicts in grouped.items()}
+
+    def verdicts_of(self, view: CellView, metric: str | None = None) -> tuple[Verdict, ...]:
+        """Those that are not ok, invalid ones first; of those the ones that touch `metric`."""
+        own = self._by_cell.get(view.cell.cell_id, ())
+        return own if metric is None else _touching(own, metric)
 
 
 def summarise(folder: RunFolder) -> Summary:
@@ -130,11 +147,19 @@ def summarise(folder: RunFolder) -> Summary:
             effect for section in sections if (effect := _visible_effect(section)) is not None
         ),
         boot_figures={
-            (view.cell.cell_id, view.kind or ALL): boot_figures(view, HEADLINE[section.workload])
+            (view.cell.cell_id, view.kind or ALL): boot_figures(view, section.headline)
             for section in sections
             for whole in section.views
-            for view in _with_kinds(whole, by_kind=section.workload == "generate")
+            for view in _with_kinds(whole, by_kind=section.is_single)
         },
+    )
+
+
+def _touching(verdicts: Sequence[Verdict], metric: str) -> tuple[Verdict, ...]:
+    return tuple(
+        verdict
+        for verdict in verdicts
+        if verdict.touches is None or metric.startswith(verdict.touches)
     )
 
 
@@ -229,7 +254,9 @@ class _Rows:
             load=cell.load,
             metric=metric,
             estimate=estimate,
-            verdicts=tuple(item.check for item in _accusing(self.judged[cell.cell_id])),
+            verdicts=tuple(
+                item.check for item in _touching(_accusing(self.judged[cell.cell_id]), metric)
+            ),
             cell_id=cell.cell_id,
         )
 
@@ -269,8 +296,7 @@ class _Rows:
                     yield self._row(view, f"{name}_{position}", _without_interval(measured, unit))
 
     def _comparisons(self, whole: CellView) -> Iterator[MetricRow]:
-        generate = whole.cell.workload == "generate"
-        for view in _with_kinds(whole, by_kind=generate):
+        for view in _with_kinds(whole, by_kind=self.section.is_single):
             yield self._row(view, "speedup", self._speedup(view))
         if whole.cell.load in C_IN_FLIGHT:
             single = self.section.view(whole.cell.variant, 1)
@@ -304,7 +330,7 @@ def _losslessness(sections: Sequence[Section]) -> tuple[Losslessness, ...]:
     views = [
         view
         for section in sections
-        if section.workload == "generate"
+        if section.workload in DECODING and section.is_single
         for view in section.views
         if view.requests
     ]
@@ -343,9 +369,7 @@ def _leads(one: Sequence[CellView], two: Sequence[CellView]) -> bool:
 def _visible_effect(section: Section) -> VisibleEffect | None:
     """From the spread between boots, pooled over the section's cells."""
     samples = [
-        boot_figures(view, HEADLINE[section.workload]).per_boot
-        for view in section.views
-        if view.requests
+        boot_figures(view, section.headline).per_boot for view in section.views if view.requests
     ]
     boots = min((len(sample) for sample in samples), default=0)
     spread = stats.log_spread(samples)

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import fsum
-from statistics import median
+from statistics import fmean, median
 
 from harness import measures
 from harness.analysis import stats
 from harness.analysis.measured import Measured, not_measured
 from harness.analysis.stats import Groups
 from harness.cell_view import CellView, OutputEvents
-from harness.records import RepetitionEnd, Request
+from harness.records import MachineSample, RepetitionEnd, Request
 
 NS_PER_S = 1e9
 
@@ -365,6 +365,27 @@ def _repetitions(view: CellView) -> Iterator[tuple[RepetitionEnd, Sequence[Reque
         requests[replace(request.where, request_id=None)].append(request)
     for end in view.ends:
         yield end, requests[replace(end.where, request_id=None)]
+
+
+def energy_per_token(view: CellView) -> Measured:
+    """Of the accelerators alone, from their power in the seconds that belong to the cell."""
+    powers = [_power_w(sample) for sample in view.machine]
+    known = [power for power in powers if power is not None]
+    lengths = [request.output_tokens for request in view.ok]
+    tokens = sum(length for length in lengths if length is not None)
+    if not known:
+        return not_measured("no accelerator told its power")
+    if not tokens or None in lengths:
+        return not_measured("the engine reports no token count")
+    seconds = fsum(end.window_s for end in view.ends)
+    return Measured(value=fmean(known) * seconds / tokens, n=len(known))
+
+
+def _power_w(sample: MachineSample) -> float | None:
+    """Of all accelerators; None as soon as one does not tell."""
+    powers = [each.power_w for each in sample.accelerators]
+    known = [power for power in powers if power is not None]
+    return fsum(known) if known and len(known) == len(powers) else None
 
 
 def failed_share(view: CellView) -> Measured:

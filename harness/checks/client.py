@@ -3,7 +3,7 @@
 from statistics import median
 
 from harness.cell_view import CellView
-from harness.checks.finding import OK, Finding, invalid, warning
+from harness.checks.finding import OK, WAITING, Finding, invalid, warning
 from harness.records import Session
 
 LATENESS_LIMIT = 0.01
@@ -32,7 +32,8 @@ def _late_by_calibration(view: CellView) -> Finding | None:
     return warning(
         f"This client adds up to {max(added) * 1e3:.2f} ms (p99), more than 1 % of the median "
         f"TTFT of {median(ttfts) * 1e3:.1f} ms: read TTFT with that in mind. Free the "
-        "client's cores and run `dflashbench doctor`."
+        "client's cores and run `dflashbench doctor`.",
+        touches=WAITING,
     )
 
 

@@ -5,7 +5,7 @@ import re
 from harness import measures
 from harness.cell_view import CellView
 from harness.checks.checkpoints import drafter_architectures, is_dflash2
-from harness.checks.finding import OK, Finding, invalid, warning
+from harness.checks.finding import ACCEPTANCE, OK, Finding, invalid, warning
 
 SATURATED_FRACTION = 0.97
 REJECTED_LENGTH = 1.01
@@ -75,7 +75,8 @@ def draft_coverage(view: CellView) -> Finding:
         return OK
     return warning(
         f"Only {coverage * 100:.0f} % of the decode steps had a draft, and the acceptance length "
-        "is that of those steps alone. Read tokens_per_step beside it, which counts them all."
+        "is that of those steps alone. Read tokens_per_step beside it, which counts them all.",
+        touches=ACCEPTANCE,
     )
 
 
@@ -169,7 +170,8 @@ def saturated(view: CellView) -> Finding:
         return OK
     return warning(
         f"The drafter reaches {fraction * 100:.1f} % of its ceiling of {k} + 1 tokens a round. No "
-        "tuning remains; only a larger block would help."
+        "tuning remains; only a larger block would help.",
+        touches=ACCEPTANCE,
     )
 
 

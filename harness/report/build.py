@@ -5,6 +5,8 @@ from pathlib import Path
 from harness.analysis.summary import Summary, summarise
 from harness.errors import ResultsError
 from harness.report import export, page, plots
+from harness.report.cells import cells_page
+from harness.report.markdown import CELLS_PAGE
 from harness.store import RunFolder, write_whole
 
 
@@ -33,6 +35,7 @@ def _write(summary: Summary, report: Path) -> Path:
     pictures = plots.pictures(summary)
     results = report / "RESULTS.md"
     write_whole(results, page.results_page(summary, pictures).encode())
+    write_whole(report / CELLS_PAGE, cells_page(summary).encode())
     for picture in pictures:
         plots.save(picture, report / "plots")
     return results

@@ -8,9 +8,11 @@ import re
 from collections.abc import Sequence
 
 DASH = "–"
+MINUS = "−"
 NOT_AVAILABLE = "n/a"
 INVALID_MARK = "✗"
 WARNING_MARK = "⚠"
+OTHER_WEIGHTS_MARK = "†"
 
 # an underscore inside a word is no emphasis, so file and metric names stay readable
 _PIPE = "\\|"  # ends no table cell, not even within code
@@ -44,6 +46,14 @@ def times(value: float) -> str:
 def percent(value: float) -> str:
     """A share of 0 to 1; only none and all go without a decimal."""
     return f"{value * 100:.0f} %" if value in (0, 1) else f"{value * 100:.1f} %"
+
+
+def change(value: float) -> str:
+    """A relative change with its sign: +48.9 %, −6.9 %; what rounds to nothing has none."""
+    text = f"{abs(value) * 100:.1f} %"
+    if float(text.split()[0]) == 0:
+        return text
+    return f"{'+' if value > 0 else MINUS}{text}"
 
 
 def milliseconds(value_s: float) -> str:

@@ -5,8 +5,9 @@ Names are written as they are; whoever puts a sentence on a page escapes it for 
 
 from collections.abc import Iterator, Sequence
 
+from harness.analysis import standings
 from harness.analysis.comparisons import Crossing
-from harness.analysis.metrics import HEADLINE
+from harness.analysis.standings import Flip, Place
 from harness.analysis.summary import ALL, Section, Summary, VisibleEffect
 from harness.cell_view import CellView
 from harness.records import Estimate
@@ -27,10 +28,9 @@ def headline(summary: Summary) -> str:
         sentence
         for section in summary.sections
         for sentence in (
-            _single_stream(summary, section)
-            if section.workload == "generate"
-            else _under_load(summary, section)
+            _single_stream(summary, section) if section.is_single else _under_load(summary, section)
         )
+        if section.workload != "prefill"
     ]
     if not parts:
         parts = ["Nothing in this run compares a variant with a reference."]
@@ -51,11 +51,16 @@ def _single_stream(summary: Summary, section: Section) -> Iterator[str]:
     rate = _estimate(summary, view, "decode_rate").value
     assert rate is not None
     yield (
-        f"{view.cell.variant} decodes {fmt.rate(rate)} tok/s with one request at a time, "
+        f"{_begin(section)}{view.cell.variant} decodes {fmt.rate(rate)} tok/s with one request at "
+        "a time, "
         f"{fmt.times(speedup.value)} {view.reference.cell.variant}{_certainty(speedup)}."
     )
     yield from _acceptance(summary, view)
     yield from _extremes(summary, section, view)
+
+
+def _begin(section: Section) -> str:
+    return "" if section.word == "generate" else f"In {section.word}, "
 
 
 def _fastest(summary: Summary, section: Section) -> tuple[CellView, Estimate] | None:
@@ -122,6 +127,15 @@ def _under_load(summary: Summary, section: Section) -> Iterator[str]:
     for crossing in over_references(summary, section):
         if crossing.bracket.last_ahead is not None or crossing.bracket.first_behind is not None:
             yield _crossover(section, crossing)
+
+
+def statements(summary: Summary, section: Section) -> Iterator[str]:
+    """What a section's figures say in words, above its tables."""
+    if section.workload == "concurrency":
+        yield from crossovers(summary, section)
+    yield from saturation(summary, section)
+    yield from decay(summary, section)
+    yield from order(summary, section)
 
 
 def crossovers(summary: Summary, section: Section) -> Iterator[str]:
@@ -198,6 +212,7 @@ def method(summary: Summary) -> Iterator[str]:
     yield (
         f"Each block is one boot of a variant's engine with all its cells; the order was {order}."
     )
+    yield _purpose(summary)
     yield _sampling(summary)
     if summary.manifest.held_constant:
         held = ", ".join(f"{key} {value}" for key, value in summary.manifest.held_constant.items())
@@ -207,10 +222,16 @@ def method(summary: Summary) -> Iterator[str]:
     yield _counters(summary)
 
 
+def _purpose(summary: Summary) -> str:
+    if summary.manifest.purpose == "smoke":
+        return "This is a smoke run: it shows that the pieces work together and measures nothing."
+    return "This is a measurement: its figures may be quoted with their intervals and caveats."
+
+
 def _workload(section: Section) -> str:
     cell = section.views[0].cell
     num_prompts = len(section.views[0].prompt_kinds)
-    levels = "" if section.workload == "generate" else f", c = {_numbers(section.levels)}"
+    levels = "" if section.is_single else f", c = {_numbers(section.levels)}"
     return (
         f"{section.word}: {fmt.counted(num_prompts, 'prompt')} of set {section.prompt_set}, "
         f"{SHAPES[section.load]}{levels}, {_repetitions(section)} per boot, "
@@ -281,31 +302,69 @@ def _numbers(values: Sequence[int]) -> str:
     return fmt.listed([str(value) for value in values])
 
 
-# --- order ----------------------------------------------------------------------------------------
+# --- acceptance and order -------------------------------------------------------------------------
 
 
-def rankings(summary: Summary) -> Iterator[str]:
-    """Where the order of three or more variants is another for some kind than over all."""
-    for section in summary.sections:
-        if section.workload != "generate" or len(section.variants) < 3:
-            continue
-        overall = _ranked(summary, section, ALL)
-        yield f"Ranking over all kinds: {', '.join(overall)}."
-        for kind in section.kinds:
-            ranked = _ranked(summary, section, kind)
-            if ranked != overall:
-                yield f"On {kind} the order is another: {', '.join(ranked)}."
+def saturation(summary: Summary, section: Section) -> Iterator[str]:
+    """Drafters that no tuning makes better."""
+    for view in section.views:
+        if any(verdict.check == "saturated" for verdict in summary.verdicts_of(view)):
+            fraction = _estimate(summary, view, "fraction_of_ceiling").value
+            if fraction is not None and view.cell.k is not None:
+                at = "" if section.is_single else f" at c = {view.cell.concurrency}"
+                yield (
+                    f"{view.cell.variant} is saturated{at}: it reaches {fmt.percent(fraction)} of "
+                    f"its ceiling of {view.cell.k + 1} tokens a round. Only a larger block would "
+                    "help."
+                )
 
 
-def _ranked(summary: Summary, section: Section, kind: str) -> list[str]:
-    """Fastest first; invalid cells take no place."""
-    rated = [
-        (value, view.cell.variant)
-        for view in section.views
-        if all(verdict.level != "invalid" for verdict in summary.verdicts_of(view))
-        and (value := _estimate(summary, view, HEADLINE["generate"], kind).value) is not None
-    ]
-    return [variant for _, variant in sorted(rated, reverse=True)]
+def decay(summary: Summary, section: Section) -> Iterator[str]:
+    """Acceptance over the comparable part of a sweep; a change below a hundredth is none."""
+    if section.load != "wave" and section.load != "closed":
+        return
+    for each in standings.decays(summary, section):
+        growth = f"{each.last_level / each.first_level:g}x"
+        told = "is the same" if abs(each.change) < 0.01 else f"changes by {fmt.change(each.change)}"
+        yield (
+            f"The acceptance length of {each.variant} {told} from c = {each.first_level} to "
+            f"c = {each.last_level} ({each.first:.3f} to {each.last:.3f}, over a {growth} batch)."
+        )
+
+
+def order(summary: Summary, section: Section) -> Iterator[str]:
+    """Pairs whose order flips, the decided ones alone by name; the others are counted."""
+    flips = list(standings.flips(summary, section))
+    for flip in flips:
+        if flip.decided:
+            yield _flip(section, flip)
+    undecided = len([flip for flip in flips if not flip.decided])
+    if undecided:
+        yield (
+            f"{fmt.counted(undecided, 'pair')} of variants and places {_stand(undecided)} in "
+            f"another order than {_at(section, flips[0].base)} without the intervals telling them "
+            "apart: no finding."
+        )
+
+
+def _flip(section: Section, flip: Flip) -> str:
+    assert flip.at_base.value is not None
+    assert flip.at_place.value is not None
+    return (
+        f"The order flips {_at(section, flip.place)}: {flip.behind} is ahead of {flip.ahead} there "
+        f"({fmt.times(flip.at_place.value)}), and behind it {_at(section, flip.base)} "
+        f"({flip.ahead} {fmt.times(flip.at_base.value)})."
+    )
+
+
+def _at(section: Section, place: Place) -> str:
+    if not section.is_single:
+        return f"at c = {place.concurrency}"
+    return "over all kinds" if place.kind == ALL else f"on {place.kind}"
+
+
+def _stand(count: int) -> str:
+    return "stands" if count == 1 else "stand"
 
 
 def _estimate(summary: Summary, view: CellView, metric: str, kind: str = ALL) -> Estimate:

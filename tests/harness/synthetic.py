@@ -136,6 +136,7 @@ def write_run(
     behaviours: Mapping[str, Behaviour] | None = None,
     edit: Callable[[Request], Request] = lambda request: request,
     edit_snapshot: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
+    edit_end: Callable[[RepetitionEnd], RepetitionEnd] = lambda end: end,
     boot_spread: float = 0.01,
     one_at_a_time: bool = False,
     broken_variant: str | None = None,
@@ -173,6 +174,7 @@ def write_run(
         edit=edit,
         edit_snapshot=edit_snapshot,
         boot_spread=boot_spread,
+        edit_end=edit_end,
         one_at_a_time=one_at_a_time,
         generator=random.Random(seed),
     )
@@ -202,6 +204,7 @@ class _Writer:
     edit: Callable[[Request], Request]
     edit_snapshot: Callable[[Snapshot], Snapshot]
     boot_spread: float
+    edit_end: Callable[[RepetitionEnd], RepetitionEnd]
     one_at_a_time: bool
     generator: random.Random
     now_ns: int = 1_000_000_000
@@ -331,19 +334,18 @@ class _Writer:
         if where.repetition >= 0 and cell.load != "wave":
             self.folder.write_events(cell.cell_id, str(where.boot_id), where.repetition, events)
         self.records.extend(requests)
-        self.records.append(
-            RepetitionEnd(
-                where=where,
-                started_at="2026-11-29T12:00:00Z",
-                window_s=(max(ends) - begin_ns) / 1e9,
-                num_requests=len(requests),
-                num_failed=sum(request.status == "failed" for request in requests),
-                in_flight_max=min(cell.concurrency, len(requests)),
-                cpu_share=0.05,
-                loop_lag_max_s=0.001,
-            )
+        end = RepetitionEnd(
+            where=where,
+            started_at="2026-11-29T12:00:00Z",
+            window_s=(max(ends) - begin_ns) / 1e9,
+            num_requests=len(requests),
+            num_failed=sum(request.status == "failed" for request in requests),
+            in_flight_max=min(cell.concurrency, len(requests)),
+            cpu_share=0.05,
+            loop_lag_max_s=0.001,
         )
         self.now_ns = max(ends) + 5 * MS
+        self.records.append(self.edit_end(end))
 
     def request(
         self, where: Where, cell: Cell, prompt: Prompt, index: int, t0_ns: int, begins_ns: int

@@ -6,7 +6,7 @@ from harness.compare.compare import Comparison
 from harness.report import format as fmt
 from harness.report.comparison import sentences
 from harness.report.comparison.table import comparison_table
-from harness.report.page import markdown_table
+from harness.report.markdown import markdown_table
 
 
 def comparison_page(comparison: Comparison) -> str:

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
+from harness.analysis.metrics import DECODING
 from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
@@ -27,7 +28,7 @@ def acceptance_by_position(summary: Summary) -> list[Picture]:
     return [
         _positions_picture(summary, section, view)
         for section in summary.sections
-        if section.workload == "generate"
+        if section.workload in DECODING
         for view in section.views
         if position_depth(summary, view)
     ]
@@ -41,6 +42,7 @@ def _positions_picture(summary: Summary, section: Section, view: CellView) -> Pi
     ]
     return Picture(
         plot="acceptance_by_position",
+        section=section.word,
         name=f"{fmt.slug(section.word)}_acceptance_{fmt.slug(view.cell.variant)}",
         alt=f"Share of rounds in which {view.cell.variant} accepts each drafted position, by kind",
         notes=tuple(gaps),

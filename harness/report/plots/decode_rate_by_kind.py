@@ -7,7 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
+from harness.analysis.metrics import DECODING
 from harness.analysis.summary import ALL, Section, Summary
+from harness.cell_view import CellView
 from harness.records import Estimate
 from harness.report import format as fmt
 from harness.report.plots.picture import Picture
@@ -31,7 +33,7 @@ def decode_rate_by_kind(summary: Summary) -> list[Picture]:
     return [
         _bars_picture(summary, section)
         for section in summary.sections
-        if section.workload == "generate"
+        if section.workload in DECODING
     ]
 
 
@@ -50,6 +52,7 @@ def _bars_picture(summary: Summary, section: Section) -> Picture:
     ]
     return Picture(
         plot="decode_rate_by_kind",
+        section=section.word,
         name=f"{fmt.slug(section.word)}_by_kind",
         alt="Decode rate of each variant by kind of prompt, with the speed-up over its reference",
         notes=(*missing, *void),
@@ -150,4 +153,15 @@ def _bars_subtitle(summary: Summary, section: Section) -> str:
         if (estimate := estimate_of(summary, view, "decode_rate", ALL)).method
     }
     whiskers = f"whiskers: 95 % interval, {methods.pop()}" if len(methods) == 1 else "no intervals"
-    return f"mean over prompts of the median over repetitions; {whiskers}; labels: speed-up"
+    return (
+        f"mean over prompts of the median over repetitions; {whiskers}{_labels_mean(section.views)}"
+    )
+
+
+def _labels_mean(views: Sequence[CellView]) -> str:
+    """Over which reference, where all bars have the same one."""
+    names = {view.reference.cell.variant for view in views if view.reference is not None}
+    if not names:
+        return ""
+    over = f"over {names.pop()}" if len(names) == 1 else "over each one's own reference"
+    return f"; labels: speed-up {over}"

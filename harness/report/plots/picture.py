@@ -21,6 +21,7 @@ class Picture:
     alt: str
     notes: tuple[str, ...]
     draw: Callable[[], Figure]
+    section: str | None = None  # the section it belongs to; None: it shows several
 
 
 _KINDS: Mapping[str, Mapping[str, Any]] = {

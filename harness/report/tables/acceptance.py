@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from harness.analysis.summary import ALL, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
-from harness.report.tables.figures import Figures, by_kind, figures_of, file_word, sections
+from harness.report.tables.figures import (
+    Figures,
+    by_kind,
+    decoding_sections,
+    figures_of,
+    file_word,
+    kind_label,
+)
 from harness.report.tables.table import Formatter, Table, label
 
 ELSEWHERE: Sequence[tuple[str, str, Formatter]] = (
@@ -32,7 +39,7 @@ def lengths_elsewhere(summary: Summary) -> list[Table]:
 def acceptance_by_position(summary: Summary) -> list[Table]:
     """Which drafted tokens survive: position across, kind down."""
     tables: list[Table] = []
-    for section in sections(summary, "generate"):
+    for section in decoding_sections(summary):
         for view in section.views:
             depth = position_depth(summary, view)
             if not depth:
@@ -41,7 +48,7 @@ def acceptance_by_position(summary: Summary) -> list[Table]:
             metrics = ("acceptance_at_position", "conditional_acceptance_at_position")
             rows = [
                 (
-                    label("all kinds" if kind == ALL else kind),
+                    kind_label(kind),
                     *(
                         figures.entry(view, f"{metrics[0]}_{position}", fmt.percent, kind)
                         for position in range(1, depth + 1)
@@ -62,6 +69,7 @@ def acceptance_by_position(summary: Summary) -> list[Table]:
                     title=f"Acceptance per drafted position, {view.cell.variant}",
                     columns=("kind", *(str(position) for position in range(1, depth + 1))),
                     rows=(*rows, conditional),
+                    section=section.word,
                 )
             )
     return tables

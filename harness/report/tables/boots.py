@@ -1,10 +1,12 @@
 """What belongs to a boot: the headline figure of each, its cost, and the engine's own clock."""
 
-from statistics import median
-
 from harness.analysis.summary import ALL, Summary
 from harness.report import format as fmt
-from harness.report.tables.figures import Figures, sections
+from harness.report.tables.figures import (
+    Figures,
+    decoding_sections,
+    kind_label,
+)
 from harness.report.tables.table import Entry, Table, figure, label, missing
 
 
@@ -14,11 +16,11 @@ def engine_timings(summary: Summary) -> list[Table]:
     rows = tuple(
         (
             label(view.cell.variant),
-            label("all kinds" if kind == ALL else kind),
+            kind_label(kind),
             figures.entry(view, "engine_draft_ms", lambda value: fmt.number(value, 3), kind),
             figures.entry(view, "engine_verify_ms", lambda value: fmt.number(value, 3), kind),
         )
-        for section in sections(summary, "generate")
+        for section in decoding_sections(summary)
         for view in section.views
         if view.cell.drafter is not None
         for kind in (ALL, *section.kinds)
@@ -64,39 +66,5 @@ def boots(summary: Summary) -> list[Table]:
             columns=("workload", "c", "variant", *(f"boot {n + 1}" for n in range(most))),
             rows=tuple(rows),
             num_labels=3,
-        )
-    ]
-
-
-def cost(summary: Summary) -> list[Table]:
-    """What a variant costs beside time per token."""
-    variants = dict.fromkeys(boot.variant for boot in summary.data.boots)
-    rows = []
-    for variant in variants:
-        own = [boot for boot in summary.data.boots if boot.variant == variant]
-        ready = [boot.ready_s for boot in own if boot.ready_s is not None]
-        peaks = [boot.memory_peak_bytes for boot in own if boot.memory_peak_bytes is not None]
-        rows.append(
-            (
-                label(variant),
-                Entry(text=str(len(own)), value=len(own)),
-                figure(
-                    median(ready) if ready else None,
-                    lambda value: fmt.number(value, 3),
-                    "no boot became ready",
-                ),
-                figure(
-                    float(max(peaks)) if peaks else None,
-                    lambda value: fmt.mebibytes(int(value)),
-                    "not measured",
-                ),
-            )
-        )
-    return [
-        Table(
-            name="cost",
-            title="Cost",
-            columns=("variant", "boots", "boot time, s (median)", "peak memory of a boot, MiB"),
-            rows=tuple(rows),
         )
     ]

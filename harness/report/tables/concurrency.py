@@ -3,11 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from harness.analysis import standings
+from harness.analysis.standings import Decay
 from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
-from harness.report.tables.figures import Figures, file_word, sections
-from harness.report.tables.notes import verdict_notes
+from harness.report.tables.figures import (
+    Figures,
+    file_word,
+    sections,
+    variant_label,
+)
+from harness.report.tables.notes import first_notes, later_notes
 from harness.report.tables.table import Entry, Formatter, Table, label
 
 
@@ -88,15 +95,24 @@ def section_grids(summary: Summary, section: Section) -> list[Table]:
                 title=grid.title,
                 columns=("variant", *(f"c = {level}" for level in section.levels)),
                 rows=tuple(_grid_row(summary, section, grid, variant) for variant in variants),
-                notes=_first_notes(summary, section) if first else (),
+                notes=_notes(summary, section)
+                if first
+                else _later_notes(summary, section, grid.metric),
                 section=section.word,
             )
         )
     return tables
 
 
-def _first_notes(summary: Summary, section: Section) -> tuple[str, ...]:
-    notes = verdict_notes(summary, section.views)
+def _later_notes(summary: Summary, section: Section, metric: str) -> tuple[str, ...]:
+    """Once, under the median of the time to first token and under the acceptance length."""
+    if metric not in ("ttft_p50", "acceptance_length"):
+        return ()
+    return later_notes(summary, section, metric)
+
+
+def _notes(summary: Summary, section: Section) -> tuple[str, ...]:
+    notes = first_notes(summary, section)
     num_prompts = len(section.views[0].prompt_kinds)
     mixed = [level for level in section.levels if level % num_prompts]
     if section.load != "wave" or not mixed:
@@ -112,7 +128,7 @@ def _first_notes(summary: Summary, section: Section) -> tuple[str, ...]:
 
 def _grid_row(summary: Summary, section: Section, grid: Grid, variant: str) -> tuple[Entry, ...]:
     views = [section.view(variant, level) for level in section.levels]
-    return (label(variant), *(_grid_entry(summary, grid, view) for view in views))
+    return (variant_label(section, variant), *(_grid_entry(summary, grid, view) for view in views))
 
 
 def _grid_entry(summary: Summary, grid: Grid, view: CellView | None) -> Entry:
@@ -122,3 +138,33 @@ def _grid_entry(summary: Summary, grid: Grid, view: CellView | None) -> Entry:
         return entry
     share = figures.entry(view, grid.beside, fmt.percent)
     return replace(entry, text=f"{entry.text} ({share.text})")
+
+
+def decays(summary: Summary) -> list[Table]:
+    """Acceptance length at both ends of the comparable part of a sweep."""
+    return [
+        Table(
+            name=f"{file_word(section)}_acceptance_decay",
+            title="Acceptance length over the comparable part of the sweep",
+            columns=("variant", "from", "tok/round", "to", "tok/round", "change"),
+            rows=rows,
+            section=section.word,
+        )
+        for section in sections(summary, "concurrency")
+        if (rows := tuple(_decay_row(section, each) for each in standings.decays(summary, section)))
+    ]
+
+
+def _decay_row(section: Section, decay: Decay) -> tuple[Entry, ...]:
+    def at(level: int, length: float) -> tuple[Entry, Entry]:
+        view = section.view(decay.variant, level)
+        assert view is not None
+        shown = Entry(text=f"{length:.3f}", value=length, cell_id=view.cell.cell_id)
+        return label(f"c = {level}"), shown
+
+    return (
+        variant_label(section, decay.variant),
+        *at(decay.first_level, decay.first),
+        *at(decay.last_level, decay.last),
+        Entry(text=fmt.change(decay.change), value=decay.change),
+    )

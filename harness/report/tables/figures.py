@@ -1,9 +1,9 @@
 """Rows of a summary as entries of a table, and the parts that tables of one section share."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from harness import checks
-from harness.analysis.metrics import HEADLINE
+from harness.analysis.metrics import DECODING, HEADLINE
 from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
@@ -42,7 +42,9 @@ class Figures:
             text = f"{text} ({fmt.span(estimate.low, estimate.high)})"
         if metric in OF_THE_ANSWERED:
             text += self._failed(view, kind)
-        return Entry(text=text, value=estimate.value, mark=self.mark(view))
+        return Entry(
+            text=text, value=estimate.value, mark=self.mark(view, metric), cell_id=view.cell.cell_id
+        )
 
     def _failed(self, view: CellView, kind: str) -> str:
         """What the figure leaves out, beside it: survivors of many failures look fast."""
@@ -56,10 +58,10 @@ class Figures:
         if estimate is None or estimate.low is None or estimate.high is None:
             return missing(estimate.reason if estimate else None)
         text = fmt.span(estimate.low, estimate.high)
-        return Entry(text=text, value=text)
+        return Entry(text=text, value=text, cell_id=view.cell.cell_id)
 
-    def mark(self, view: CellView) -> str:
-        level = checks.worst(self.summary.verdicts_of(view))
+    def mark(self, view: CellView, metric: str) -> str:
+        level = checks.worst(self.summary.verdicts_of(view, metric))
         return {"invalid": fmt.INVALID_MARK, "warning": fmt.WARNING_MARK, "ok": ""}[level]
 
 
@@ -77,7 +79,7 @@ def by_kind(
     title: str,
     columns: tuple[str, ...],
     entries: Callable[[CellView, str], tuple[Entry, ...]],
-    notes: tuple[str, ...] = (),
+    notes: Callable[[Section], tuple[str, ...]] = lambda section: (),
     drafters_only: bool = False,
 ) -> list[Table]:
     """Variant and kind down; `entries` fills a row."""
@@ -87,25 +89,45 @@ def by_kind(
             title=title,
             columns=("variant", "kind", *columns),
             rows=tuple(
-                (
-                    label(view.cell.variant),
-                    label("all kinds" if kind == ALL else kind),
-                    *entries(view, kind),
-                )
+                (variant_label(section, view.cell.variant), kind_label(kind), *entries(view, kind))
                 for view in section.views
                 if view.cell.drafter is not None or not drafters_only
                 for kind in (ALL, *section.kinds)
             ),
-            notes=notes,
+            notes=notes(section),
             num_labels=2,
+            section=section.word,
         )
-        for section in sections(summary, "generate")
+        for section in decoding_sections(summary)
     ]
     return [table for table in tables if table.rows]
 
 
 def narrowed(view: CellView, kind: str) -> CellView:
     return view if kind == ALL else view.of_kind(kind)
+
+
+def kind_label(kind: str) -> Entry:
+    return label("all kinds" if kind == ALL else kind)
+
+
+def variant_label(section: Section, variant: str) -> Entry:
+    """Its name, marked where its weights are not those of the section's first row."""
+    marked = variant in with_other_weights(section)
+    return Entry(text=variant, value=variant, mark=fmt.OTHER_WEIGHTS_MARK if marked else "")
+
+
+def with_other_weights(section: Section) -> Mapping[str, str]:
+    """Variant -> its target, where that is another than the first variant's."""
+    first = section.views[0].cell.target
+    return {
+        view.cell.variant: view.cell.target for view in section.views if view.cell.target != first
+    }
+
+
+def decoding_sections(summary: Summary) -> Iterable[Section]:
+    """One request at a time, many tokens each."""
+    return (section for section in summary.sections if section.workload in DECODING)
 
 
 def sections(summary: Summary, workload: str) -> Iterable[Section]:

@@ -1,17 +1,45 @@
 """The sentences under a table: verdicts with their cells, and what its intervals are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
+from harness.report.tables.figures import with_other_weights
 
 
-def verdict_notes(summary: Summary, views: Sequence[CellView]) -> tuple[str, ...]:
-    """One sentence per check and message, with the cells it speaks of."""
+def first_notes(summary: Summary, section: Section) -> tuple[str, ...]:
+    """Under a section's first table: what is odd about its rows, then its verdicts."""
+    return (*_weights_notes(section), *verdict_notes(summary, section.views, section.headline))
+
+
+def later_notes(summary: Summary, section: Section, metric: str) -> tuple[str, ...]:
+    """Under the first table of `metric`: what touches it and stands under no earlier table."""
+    told = set(verdict_notes(summary, section.views, section.headline))
+    notes = verdict_notes(summary, section.views, metric)
+    return tuple(note for note in notes if note not in told)
+
+
+def _weights_notes(section: Section) -> Iterator[str]:
+    others = with_other_weights(section)
+    if others:
+        named = "; ".join(f"{variant}: {target}" for variant, target in others.items())
+        yield (
+            f"{fmt.OTHER_WEIGHTS_MARK} other weights than the first row's "
+            f"({section.views[0].cell.target}): {named}. Such a row stands beside the others with "
+            "its own figures; what separates it is not the drafter alone."
+        )
+
+
+def verdict_notes(
+    summary: Summary, views: Sequence[CellView], metric: str | None = None
+) -> tuple[str, ...]:
+    """One sentence per check and message, with the cells it speaks of; of those that touch
+    `metric`.
+    """
     accused: dict[tuple[str, str, str], list[CellView]] = {}
     for view in views:
-        for verdict in summary.verdicts_of(view):
+        for verdict in summary.verdicts_of(view, metric):
             key = (verdict.level, verdict.check, verdict.message)
             accused.setdefault(key, []).append(view)
     ordered = sorted(accused.items(), key=lambda item: item[0][0] != "invalid")
@@ -30,7 +58,7 @@ def _whose(views: Sequence[CellView]) -> str:
     levels: dict[str, list[str]] = {}
     for view in views:
         levels.setdefault(view.cell.variant, []).append(str(view.cell.concurrency))
-    if all(view.cell.workload == "generate" for view in views):
+    if all(view.cell.load == "single" for view in views):
         return fmt.listed(list(levels))
     return "; ".join(f"{variant} at c = {fmt.listed(cs)}" for variant, cs in levels.items())
 

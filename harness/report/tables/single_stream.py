@@ -1,23 +1,24 @@
-"""One request at a time, by kind of prompt: rates, speed-ups, waiting, and any variant over any."""
+"""One request at a time, by kind of prompt: rates, speed-ups, and what requests waited for."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness import checks
 from harness.analysis.outputs import first_tokens_are_a_lower_bound
-from harness.analysis.summary import ALL, Summary
+from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
 from harness.report.tables.figures import (
     Figures,
     by_kind,
+    decoding_sections,
     figures_of,
     file_word,
+    kind_label,
     narrowed,
-    sections,
+    variant_label,
 )
-from harness.report.tables.notes import interval_notes, verdict_notes
-from harness.report.tables.table import Entry, Formatter, Table, figure, label, missing
+from harness.report.tables.notes import first_notes, interval_notes, later_notes
+from harness.report.tables.table import Entry, Formatter, Table, missing
 
 STRICT_NOTE = (
     "tok/round: acceptance length. accepted: of the drafted tokens. strict tok/s: without the "
@@ -34,7 +35,7 @@ def single_stream(summary: Summary) -> list[Table]:
             columns=("variant", "all kinds", *section.kinds),
             rows=tuple(
                 (
-                    label(view.cell.variant),
+                    variant_label(section, view.cell.variant),
                     *(
                         Figures(summary).entry(view, "decode_rate", fmt.rate, kind)
                         for kind in (ALL, *section.kinds)
@@ -42,21 +43,61 @@ def single_stream(summary: Summary) -> list[Table]:
                 )
                 for view in section.views
             ),
-            notes=verdict_notes(summary, section.views),
+            notes=first_notes(summary, section),
+            section=section.word,
         )
-        for section in sections(summary, "generate")
+        for section in decoding_sections(summary)
     ]
+
+
+SLIM: Sequence[tuple[str, str, Formatter]] = (
+    ("speedup", "Speed-up over the reference", fmt.times),
+    ("acceptance_length", "Acceptance length, tokens per round", fmt.length),
+    ("fraction_of_ceiling", "Acceptance length / (k + 1): the share of the ceiling", fmt.percent),
+)
+
+
+def drafters_by_kind(summary: Summary) -> list[Table]:
+    """What a drafter gains and what it accepts: variants down, kinds across, a table for each."""
+    return [
+        Table(
+            name=f"{file_word(section)}_{metric}_by_kind",
+            title=title,
+            columns=("variant", "all kinds", *section.kinds),
+            rows=tuple(
+                (
+                    variant_label(section, view.cell.variant),
+                    *(
+                        Figures(summary).entry(view, metric, show, kind)
+                        for kind in (ALL, *section.kinds)
+                    ),
+                )
+                for view in drafted
+            ),
+            notes=_slim_notes(summary, section, metric),
+            section=section.word,
+        )
+        for section in decoding_sections(summary)
+        if (drafted := [view for view in section.views if view.cell.drafter is not None])
+        for metric, title, show in SLIM
+    ]
+
+
+def _slim_notes(summary: Summary, section: Section, metric: str) -> tuple[str, ...]:
+    if metric == "speedup":
+        return interval_notes(summary, section)
+    return later_notes(summary, section, metric) if metric == "acceptance_length" else ()
 
 
 def speedup_by_kind(summary: Summary) -> list[Table]:
     """Variant and kind down: what a drafter gains, how sure that is, and what it accepts."""
     figures = Figures(summary)
     tables: list[Table] = []
-    for section in sections(summary, "generate"):
+    for section in decoding_sections(summary):
         rows = tuple(
             (
-                label(view.cell.variant),
-                label("all kinds" if kind == ALL else kind),
+                variant_label(section, view.cell.variant),
+                kind_label(kind),
                 figures.entry(view, "speedup", fmt.times, kind),
                 figures.bounds(view, "speedup", kind),
                 figures.entry(view, "acceptance_length", fmt.length, kind),
@@ -84,8 +125,9 @@ def speedup_by_kind(summary: Summary) -> list[Table]:
                         "strict tok/s",
                     ),
                     rows=rows,
-                    notes=(STRICT_NOTE, *interval_notes(summary, section)),
+                    notes=(STRICT_NOTE,),
                     num_labels=2,
+                    section=section.word,
                 )
             )
     return tables
@@ -135,7 +177,7 @@ def rates(summary: Summary) -> list[Table]:
             *figures_of(summary, RATES, view, kind),
             _first_read(summary, view, kind),
         ),
-        notes=(RATES_NOTE,),
+        notes=lambda section: (RATES_NOTE,),
     )
 
 
@@ -147,6 +189,7 @@ def waiting(summary: Summary) -> list[Table]:
         title="One stream: waiting (medians over requests)",
         columns=tuple(head for head, _, _ in WAITING),
         entries=lambda view, kind: figures_of(summary, WAITING, view, kind),
+        notes=lambda section: later_notes(summary, section, "ttft_p50"),
     )
 
 
@@ -155,37 +198,6 @@ def _first_read(summary: Summary, view: CellView, kind: str) -> Entry:
     if entry.value is None or not first_tokens_are_a_lower_bound(narrowed(view, kind)):
         return entry
     return replace(entry, text=f"≥ {entry.text}")
-
-
-def ratios(summary: Summary) -> list[Table]:
-    """Any variant over any other, where there are enough of them to ask."""
-    return [
-        Table(
-            name=f"{fmt.slug(section.word)}_ratios",
-            title="Ratio of decode rates, row over column",
-            columns=("variant", *section.variants),
-            rows=tuple(
-                (
-                    label(own.cell.variant),
-                    *(_ratio(summary, own, other) for other in section.views),
-                )
-                for own in section.views
-            ),
-        )
-        for section in sections(summary, "generate")
-        if len(section.variants) > 2
-    ]
-
-
-def _ratio(summary: Summary, own: CellView, other: CellView) -> Entry:
-    for view in (own, other):
-        if checks.worst(summary.verdicts_of(view)) == "invalid":
-            return missing(f"{view.cell.variant} is invalid")
-    rows = [summary.row(view, "decode_rate") for view in (own, other)]
-    values = [row.estimate.value if row else None for row in rows]
-    if values[0] is None or not values[1]:
-        return missing("a decode rate is missing")
-    return figure(values[0] / values[1], fmt.times)
 
 
 def _strict(summary: Summary, view: CellView, kind: str) -> Entry:
@@ -197,4 +209,9 @@ def _strict(summary: Summary, view: CellView, kind: str) -> Entry:
         return missing(headline.estimate.reason)
     excess = headline.estimate.value / strict.estimate.value - 1
     text = f"{fmt.rate(strict.estimate.value)} ({fmt.percent(excess)})"
-    return Entry(text=text, value=strict.estimate.value, mark=Figures(summary).mark(view))
+    return Entry(
+        text=text,
+        value=strict.estimate.value,
+        mark=Figures(summary).mark(view, "decode_rate_strict"),
+        cell_id=view.cell.cell_id,
+    )

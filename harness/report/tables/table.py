@@ -21,6 +21,7 @@ class Entry:
     value: float | str | None
     reason: str | None = None
     mark: str = ""
+    cell_id: str | None = None  # the cell it was made of
 
 
 @dataclass(frozen=True, kw_only=True)

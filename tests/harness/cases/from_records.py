@@ -4,6 +4,7 @@ The records go the whole way: into a results folder, through analysis and checks
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -116,8 +117,13 @@ def view_of(summary: Summary, variant: str = "plain") -> CellView:
     return view
 
 
+def without_links(page: str) -> str:
+    """Figures as they read, without the cells that they lead to."""
+    return re.sub(r"\[([^\]]*)\]\(CELLS\.md#[^)]*\)", r"\1", page)
+
+
 def written(summary: Summary, path: Path) -> tuple[str, dict[str, object]]:
-    """RESULTS.md and summary.json."""
+    """RESULTS.md without its links, and summary.json."""
     page = write_report(summary, path)
     told = json.loads((page.parent / "summary.json").read_text(encoding="utf-8"))
-    return page.read_text(encoding="utf-8"), told
+    return without_links(page.read_text(encoding="utf-8")), told

@@ -1,0 +1,109 @@
+"""Where a spread comes from: what was accepted, or how long a round took; in a boot, or between.
+
+A rate is tokens per round over seconds per round, so its logarithm is a difference of two, each of
+which has its own spread. Prompts are fixed: their own differences are in none of these.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from harness.analysis import stats
+from harness.analysis.summary import Summary
+from harness.cell_view import CellView
+from harness.records import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Standard deviations of logarithms: 0.01 is 1 %."""
+
+    rate: float
+    tokens_per_round: float
+    round_time: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """`within`: over repetitions of a prompt in a boot. `across`: over boots. None: too few."""
+
+    word: str
+    view: CellView
+    within: Parts | None
+    across: Parts | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Figures:
+    rate: float
+    tokens_per_round: float
+    round_time: float
+
+
+def splits(summary: Summary) -> Iterator[Split]:
+    """Of the variants whose rounds were counted around every request."""
+    for section in summary.sections:
+        if not section.is_single or section.workload == "prefill":
+            continue
+        for view in section.views:
+            found = _figures(view)
+            if found:
+                yield Split(
+                    word=section.word, view=view, within=_within(found), across=_across(found)
+                )
+
+
+def _figures(view: CellView) -> dict[tuple[str, str], list[_Figures]]:
+    """By boot and prompt; empty where a request's rounds are not known."""
+    found: dict[tuple[str, str], list[_Figures]] = defaultdict(list)
+    rounds = {entry.where: entry.delta.drafts for entry in view.ledger if entry.delta is not None}
+    for request in view.ok:
+        own = _of_request(request, rounds.get(request.where))
+        if own is None:
+            return {}
+        found[(str(request.where.boot_id), request.prompt_id)].append(own)
+    return found
+
+
+def _of_request(request: Request, rounds: int | None) -> _Figures | None:
+    n, wall_s, ttft_s = request.output_tokens, request.wall_s, request.ttft_s
+    if not rounds or not n or wall_s is None or ttft_s is None or wall_s <= ttft_s:
+        return None
+    seconds = wall_s - ttft_s
+    return _Figures(rate=n / seconds, tokens_per_round=n / rounds, round_time=seconds / rounds)
+
+
+def _within(found: dict[tuple[str, str], list[_Figures]]) -> Parts | None:
+    return _parts(list(found.values()))
+
+
+def _across(found: dict[tuple[str, str], list[_Figures]]) -> Parts | None:
+    """Of each boot's geometric means."""
+    by_boot: dict[str, list[list[_Figures]]] = defaultdict(list)
+    for (boot_id, _), figures in found.items():
+        by_boot[boot_id].append(figures)
+    return _parts([[_mean(groups) for groups in by_boot.values()]])
+
+
+def _mean(groups: Sequence[Sequence[_Figures]]) -> _Figures:
+    """Geometric, over a prompt's repetitions and then over prompts."""
+
+    def of(name: str) -> float:
+        logs = [fmean(math.log(getattr(each, name)) for each in group) for group in groups]
+        return math.exp(fmean(logs))
+
+    return _Figures(
+        rate=of("rate"), tokens_per_round=of("tokens_per_round"), round_time=of("round_time")
+    )
+
+
+def _parts(groups: Sequence[Sequence[_Figures]]) -> Parts | None:
+    spreads = [
+        stats.log_spread([[getattr(each, name) for each in group] for group in groups])
+        for name in ("rate", "tokens_per_round", "round_time")
+    ]
+    if spreads[0] is None or spreads[1] is None or spreads[2] is None:
+        return None
+    return Parts(rate=spreads[0][0], tokens_per_round=spreads[1][0], round_time=spreads[2][0])

@@ -1,0 +1,157 @@
+"""How the figures of one cell were made: what was asked, what came back, and where it is written.
+
+The words of `dflashbench explain` and of CELLS.md, which every figure of RESULTS.md links to.
+"""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
+
+from harness.analysis.ledger import counted
+from harness.analysis.metrics import METRICS
+from harness.analysis.summary import ALL, Section, Summary
+from harness.cell_view import CellView
+from harness.measures import CountersDelta
+from harness.report import format as fmt
+from harness.report.markdown import markdown_table
+from harness.report.tables.table import Entry, Table, figure, label
+
+
+def cells_page(summary: Summary) -> str:
+    """CELLS.md: a heading for each cell, by its id."""
+    lines = [
+        f"# {fmt.escape(summary.manifest.name)}: how each figure was made",
+        "",
+        f"Cells of run `{summary.manifest.run_id}`; [RESULTS.md](RESULTS.md) is the page. "
+        f"`dflashbench explain {summary.manifest.run_id} CELL` tells the same.",
+    ]
+    for section in summary.sections:
+        for view in section.views:
+            lines += ["", f"## {view.cell.cell_id}", "", *explanation(summary, section, view)]
+    return "\n".join(lines) + "\n"
+
+
+def explanation(summary: Summary, section: Section, view: CellView) -> Iterator[str]:
+    """Markdown, a paragraph or a table at a time."""
+    yield fmt.escape(_what(section, view))
+    yield ""
+    yield from _headline(summary, section, view)
+    yield from _ratio(summary, view)
+    yield from _acceptance(view)
+    for verdict in summary.verdicts_of(view):
+        yield f"* {verdict.level}, {verdict.check}: {fmt.prose(verdict.message)}"
+    yield f"* {fmt.prose(_records(summary, view))}"
+
+
+def _what(section: Section, view: CellView) -> str:
+    cell = view.cell
+    drafter = "no drafter" if cell.drafter is None else f"drafter {cell.drafter}"
+    depth = "" if cell.k is None else f", k = {cell.k}"
+    return (
+        f"{cell.variant}: target {cell.target} on engine {cell.engine}, {drafter}{depth}. "
+        f"{section.word}: prompts {cell.prompt_set}, c = {cell.concurrency}, load {cell.load}, "
+        f"assignment {cell.assignment}, {fmt.counted(cell.repetitions, 'repetition')} of "
+        f"{fmt.counted(cell.num_requests, 'request')} per boot, at most {cell.max_tokens} tokens, "
+        f"length {cell.length}, temperature {cell.sampling.temperature:g}; protocol "
+        f"{cell.protocol_id}."
+    )
+
+
+def _headline(summary: Summary, section: Section, view: CellView) -> Iterator[str]:
+    """The figure, its parts by prompt or by boot, and the mean or median that makes it."""
+    metric = section.headline
+    row = summary.row(view, metric)
+    if row is None or row.estimate.value is None:
+        reason = row.estimate.reason if row else "it does not apply"
+        yield f"* {metric}: n/a, {fmt.prose(reason or 'not measured')}"
+        return
+    unit, value = METRICS[metric].unit, row.estimate.value
+    yield f"* **{metric} = {fmt.rate(value)} {unit}**: {fmt.prose(METRICS[metric].description)}"
+    yield ""
+    yield markdown_table(_parts(section, view))
+    yield ""
+    boots = summary.boot_figures[(view.cell.cell_id, ALL)].by_boot
+    yield f"* by boot: {', '.join(f'{name} {fmt.rate(each)}' for name, each in boots.items())}"
+    if row.estimate.low is not None and row.estimate.high is not None:
+        bounds = fmt.span(row.estimate.low, row.estimate.high, 4)
+        yield f"* 95 % interval {bounds} ({row.estimate.method})"
+
+
+def _parts(section: Section, view: CellView) -> Table:
+    """Repetitions of a prompt and their median; of a load all waves together."""
+    groups = METRICS[section.headline].groups
+    assert groups is not None
+    values = groups(view)
+    names = _asked(view) if section.is_single else ["all waves or repetitions"]
+    rows: list[tuple[Entry, ...]] = [
+        (
+            label(name),
+            label(", ".join(fmt.rate(value) for value in group) or fmt.DASH),
+            figure(median(group) if group else None, fmt.rate, "no request of it gave a figure"),
+        )
+        for name, group in zip(names, values, strict=True)
+    ]
+    if len(rows) > 1:
+        mean = fmean(median(group) for group in values if group)
+        rows.append((label("mean of the medians"), label(""), figure(mean, fmt.rate)))
+    return Table(
+        name="parts",
+        title="",
+        columns=("prompt" if section.is_single else "", "repetitions, boot after boot", "median"),
+        rows=tuple(rows),
+        num_labels=2,
+    )
+
+
+def _asked(view: CellView) -> Sequence[str]:
+    return list(dict.fromkeys(request.prompt_id for request in view.requests))
+
+
+def _ratio(summary: Summary, view: CellView) -> Iterator[str]:
+    row = summary.row(view, "speedup")
+    if row is None or view.reference is None:
+        return
+    if row.estimate.value is None:
+        yield f"* speed-up: n/a, {fmt.prose(row.estimate.reason or 'not measured')}"
+        return
+    reference = view.reference.cell
+    yield (
+        f"* speed-up {fmt.times(row.estimate.value)}: the figure above over that of "
+        f"[{fmt.escape(reference.variant)}](#{reference.cell_id})"
+    )
+
+
+def _acceptance(view: CellView) -> Iterator[str]:
+    if view.cell.drafter is None:
+        return
+    entry = counted(view)
+    if entry.delta is None:
+        yield f"* acceptance: n/a, {fmt.prose(entry.reason or 'no counters were read')}"
+    elif entry.delta.drafts and entry.delta.accepted_tokens is not None:
+        yield f"* {_arithmetic(entry.delta, entry.delta.accepted_tokens, view.cell.k)}"
+
+
+def _arithmetic(delta: CountersDelta, accepted: int, k: int | None) -> str:
+    """1 + 30/10 = 4.00 tokens a round."""
+    assert delta.drafts
+    length = 1 + accepted / delta.drafts
+    said = (
+        f"acceptance length 1 + {accepted}/{delta.drafts} = {length:.3f}, by the engine's counters"
+    )
+    if k is not None:
+        said += f"; {length:.3f}/{k + 1} = {fmt.percent(length / (k + 1))} of the ceiling"
+    if delta.draft_tokens:
+        said += f"; {accepted}/{delta.draft_tokens} = "
+        said += f"{fmt.percent(accepted / delta.draft_tokens)} of the drafted tokens accepted"
+    return said
+
+
+def _records(summary: Summary, view: CellView) -> str:
+    run_id = summary.manifest.run_id
+    logs = fmt.listed([f"`{boot.log_path}`" for boot in view.boots])
+    failed = len(view.requests) - len(view.ok)
+    return (
+        f"{fmt.counted(len(view.requests), 'request')}, {failed} failed: the lines of "
+        f"`results/{run_id}/requests.jsonl` with cell_id `{view.cell.cell_id}`, their events in "
+        f"`events/{view.cell.cell_id}.*`, counters in `counters.jsonl`"
+        + (f"; server logs {logs}" if logs else "")
+    )
