@@ -477,6 +477,22 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClientShare:
+    """What one of several clients did in a repetition. Its clock was read as ours, wrong by at most
+    `clock_bound_s`: half the shortest round trip.
+    """
+
+    client: str
+    node: str
+    num_requests: int
+    concurrency: int
+    cpu_share: float | None
+    loop_lag_max_s: float | None
+    clock_offset_s: float
+    clock_bound_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RepetitionEnd:
     """A repetition that is wholly on disk. `window_s`: first send to last end."""
 
@@ -489,6 +505,7 @@ class RepetitionEnd:
     cpu_share: float | None  # of one core, used by the client process during the window
     loop_lag_max_s: float | None
     suspended_s: float | None = None  # that the machine slept meanwhile; None: it does not tell
+    clients: tuple[ClientShare, ...] | None = None  # None: one client; else the shares are theirs
 
 
 @dataclass(frozen=True, kw_only=True)

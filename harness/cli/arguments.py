@@ -48,6 +48,22 @@ def add_reports(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_where(parser: argparse.ArgumentParser) -> None:
+    """On which machines it is measured."""
+    parser.add_argument(
+        "--on",
+        choices=("here", "ray"),
+        default="here",
+        help="`ray`: on the nodes of a Ray cluster that have the `resources` of each engine, and "
+        "with the `clients` of each load (default: here)",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="of the Ray cluster (default: the one that this machine is part of)",
+    )
+
+
 def add_threshold(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold",

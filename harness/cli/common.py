@@ -4,7 +4,9 @@ import argparse
 import difflib
 import getpass
 import os
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
@@ -43,6 +45,16 @@ def find_other(written: str, results_dir: Path) -> Path:
         known = ", ".join(baselines.names(results_dir)) or "there is none"
         raise UsageError(
             f"no baseline is called {written!r} (known: {known}), and {error}"
+        ) from None
+
+
+def cluster() -> ModuleType:
+    """`harness.cluster.head`, for `--on ray`."""
+    try:
+        return import_module("harness.cluster.head")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--on ray: {error.name} is not installed; pip install 'dflashbench[ray]'"
         ) from None
 
 

@@ -2,8 +2,15 @@
 
 import argparse
 
-from harness.cli.arguments import Parser, Subparsers, add_reports, add_results, add_stored_run
-from harness.cli.common import find_run
+from harness.cli.arguments import (
+    Parser,
+    Subparsers,
+    add_reports,
+    add_results,
+    add_stored_run,
+    add_where,
+)
+from harness.cli.common import cluster, find_run
 from harness.cli.run import finish
 
 
@@ -18,6 +25,7 @@ def add(subparsers: "Subparsers[Parser]") -> None:
     add_stored_run(parser)
     add_results(parser)
     add_reports(parser)
+    add_where(parser)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON, as `run`")
     parser.set_defaults(command=run)
 
@@ -26,5 +34,9 @@ def run(options: argparse.Namespace) -> int:
     from harness.run import commands
     from harness.run.progress import reporter
 
-    folder = commands.resume(find_run(options.run, options.results), progress=reporter())
+    stored = find_run(options.run, options.results)
+    if options.on == "ray":
+        folder = cluster().resume(stored, progress=reporter(), address=options.address)
+    else:
+        folder = commands.resume(stored, progress=reporter())
     return finish(folder, options)

@@ -5,8 +5,15 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from harness.cli.arguments import Parser, Subparsers, add_matrix, add_reports, add_results
-from harness.cli.common import INVALID
+from harness.cli.arguments import (
+    Parser,
+    Subparsers,
+    add_matrix,
+    add_reports,
+    add_results,
+    add_where,
+)
+from harness.cli.common import INVALID, cluster
 
 if TYPE_CHECKING:
     from harness.store import RunFolder
@@ -23,6 +30,7 @@ def add(subparsers: "Subparsers[Parser]") -> None:
     add_matrix(parser)
     add_results(parser)
     add_reports(parser)
+    add_where(parser)
     parser.add_argument(
         "--json",
         action="store_true",
@@ -35,7 +43,17 @@ def run(options: argparse.Namespace) -> int:
     from harness.run import commands
     from harness.run.progress import reporter
 
-    folder = commands.run_matrix(options.matrix, results_dir=options.results, progress=reporter())
+    if options.on == "ray":
+        folder = cluster().run_matrix(
+            options.matrix,
+            results_dir=options.results,
+            progress=reporter(),
+            address=options.address,
+        )
+    else:
+        folder = commands.run_matrix(
+            options.matrix, results_dir=options.results, progress=reporter()
+        )
     return finish(folder, options)
 
 

@@ -39,6 +39,7 @@ from harness.run.calibrate import calibrate, worst_s
 from harness.run.clock import utc_now
 from harness.run.device_lock import measuring_alone
 from harness.run.limits import allow_open_files
+from harness.run.load import Fleet
 from harness.run.loops import loop_factory, loop_name
 from harness.run.progress import Reporter
 from harness.store import RunFolder, new_run_id
@@ -116,8 +117,10 @@ def measure(
     folder: RunFolder,
     progress: Reporter,
     session_id: str | None = None,
+    fleet: Fleet | None = None,
 ) -> None:
     """What of `plan` is not finished in `folder`, as a session of its own; None: the next one."""
+    _refuse_clients_without_fleet(plan, fleet)
     allow_open_files(_highest_level(plan))
 
     async def session() -> None:
@@ -129,12 +132,21 @@ def measure(
             calibration = await calibrate(_levels(plan), rates=SESSION_RATES)
             begun = _session(matrix, plan, folder, calibration, facts, session_id)
             folder.append(begun)
-            await runner.run(matrix, plan, folder, begun, progress)
+            await runner.run(matrix, plan, folder, begun, progress, fleet)
 
     try:
         run_until_stopped(session())
     finally:
         folder.close()
+
+
+def _refuse_clients_without_fleet(plan: Plan, fleet: Fleet | None) -> None:
+    asking = next((cell for cell in plan.cells if cell.clients), None)
+    if asking is not None and fleet is None:
+        raise UsageError(
+            f"{asking.cell_id} is to be measured by {asking.clients} clients, which are processes "
+            "on a Ray cluster: add --on ray, or leave `clients` out of the workload"
+        )
 
 
 def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:

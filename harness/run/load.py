@@ -23,8 +23,8 @@ from typing import Protocol
 
 from asyncio_throttle.throttler import Throttler
 
-from harness.records import LoadShape, RequestError
-from harness.run.client import Exchange, Transport, new_exchange
+from harness.records import ClientShare, LoadShape, RequestError, Timeouts
+from harness.run.client import Endpoint, Exchange, Transport, new_exchange
 from harness.run.spool import Spool
 
 TICK_S = 0.05
@@ -82,6 +82,27 @@ class Load:
     in_flight_max: int
     cpu_share: float | None
     loop_lag_max_s: float | None
+    clients: tuple[ClientShare, ...] = ()  # where several shared the requests
+
+
+class Fleet(Protocol):
+    """Several clients that share a repetition: `harness.cluster.clients`."""
+
+    async def run_load(
+        self,
+        shape: LoadShape,
+        requests: Sequence[bytes],
+        *,
+        clients: int,
+        endpoint: Endpoint,
+        timeouts: Timeouts,
+        concurrency: int,
+        arrivals_s: Sequence[float],
+        retries: int,
+        patience: "Patience",
+        spool: Spool,
+    ) -> Load:
+        """As `run_load`, with all moments on this process's clock."""
 
 
 async def run_load(
@@ -96,8 +117,11 @@ async def run_load(
     max_rate_per_s: float | None = None,
     patience: Patience | None = None,
     spool: Spool | None = None,
+    begin_ns: int | None = None,
 ) -> Load:
     """`arrivals_s`: of a constant or poisson load, seconds after the begin, one per request.
+
+    begin_ns: when it begins, where that was agreed with other clients; None: at once.
 
     retries: how often a request is sent again that 429 or 503 turned away, not before the server's
     Retry-After; its clock starts anew, and the first attempt's stands beside it.
@@ -110,6 +134,7 @@ async def run_load(
         throttler=_throttler(max_rate_per_s),
         patience=patience or Patience.for_concurrency(concurrency),
         numbers=count(len(exchanges)),
+        begin_ns=begin_ns,
     )
     with _gc_at_rest():
         async with _watched(transport, spool) as watch:
@@ -151,6 +176,14 @@ class _Sender:
     throttler: Throttler | None
     patience: Patience
     numbers: Iterator[int]  # for the reads of further attempts
+    begin_ns: int | None
+
+    async def _begun_ns(self) -> int:
+        """The moment from which everything is counted, when it has come."""
+        if self.begin_ns is None:
+            return time.perf_counter_ns()
+        await _until(self.begin_ns)
+        return self.begin_ns
 
     async def single(self, exchanges: Sequence[Exchange], around: Around | None) -> None:
         for index, exchange in enumerate(exchanges):
@@ -167,7 +200,7 @@ class _Sender:
 
     async def wave(self, exchanges: Sequence[Exchange]) -> None:
         await self.transport.prepare(len(exchanges))
-        t_sched_ns = time.perf_counter_ns()
+        t_sched_ns = await self._begun_ns()
         for exchange in exchanges:
             exchange.t_sched_ns = t_sched_ns
         waiting = [exchange for exchange in exchanges if not self.transport.start(exchange)]
@@ -176,7 +209,7 @@ class _Sender:
 
     async def closed(self, exchanges: Sequence[Exchange], concurrency: int) -> None:
         await self.transport.prepare(min(concurrency, len(exchanges)))
-        left, began_ns = iter(exchanges), time.perf_counter_ns()
+        left, began_ns = iter(exchanges), await self._begun_ns()
 
         async def place() -> None:
             t_sched_ns = began_ns
@@ -192,7 +225,7 @@ class _Sender:
     ) -> None:
         """Moments are counted from one begin: a late send moves none of those after it."""
         await self.transport.prepare(min(concurrency, len(exchanges)))
-        places, began_ns = asyncio.Semaphore(concurrency), time.perf_counter_ns()
+        places, began_ns = asyncio.Semaphore(concurrency), await self._begun_ns()
 
         async def arrive(exchange: Exchange) -> None:
             async with places:

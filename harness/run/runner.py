@@ -33,6 +33,7 @@ from harness.records import (
 from harness.run import boot
 from harness.run.boot import RunningEngine
 from harness.run.clock import utc_now
+from harness.run.load import Fleet
 from harness.run.machine import Sampler
 from harness.run.progress import Pace, Reporter
 from harness.run.raw import read_spool
@@ -49,9 +50,12 @@ async def run(
     folder: RunFolder,
     session: Session,
     reporter: Reporter,
+    fleet: Fleet | None = None,
 ) -> None:
     """Every (block, cell) of `plan` that is not finished yet."""
-    runner = _Runner(matrix=matrix, plan=plan, folder=folder, session=session, reporter=reporter)
+    runner = _Runner(
+        matrix=matrix, plan=plan, folder=folder, session=session, reporter=reporter, fleet=fleet
+    )
     with Parser(runner.tell_of_parser) as runner.parser:
         await runner.run()
 
@@ -66,6 +70,7 @@ class _Runner:
     folder: RunFolder
     session: Session
     reporter: Reporter
+    fleet: Fleet | None
     parser: Parser = field(init=False)
     pace: Pace = field(default_factory=lambda: Pace(0.0))
     attached: dict[str, Boot] = field(default_factory=dict)  # variant -> as it was found first
@@ -192,6 +197,7 @@ class _Runner:
             parser=self.parser,
             told=told,
             done=done,
+            fleet=self.fleet,
         )
 
     def _again(self, cell: Cell, where: Where) -> str:

@@ -7,7 +7,7 @@ log.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from harness.run.boot import RunningEngine
 from harness.run.client import Endpoint, Exchange, Transport
 from harness.run.clock import Anchor, slept_s, slept_since
 from harness.run.counters import CounterReader
-from harness.run.load import Load, Patience, run_load
+from harness.run.load import Fleet, Load, Patience, run_load
 from harness.run.parse import ParsedRepetition
 from harness.run.raw import Asked, RawRepetition, finish_spool, raw_exchange
 from harness.run.spool import Spool
@@ -75,13 +75,14 @@ class Turn:
     parser: Parser
     told: Callable[[Where, str], None]
     done: Callable[[Where], None]
+    fleet: Fleet | None = None  # shares the requests of cells that name `clients`
 
     def __post_init__(self) -> None:
         adapter, engine = self.engine.adapter, self.variant.engine
-        endpoint = Endpoint.of(self.engine.boot.url, adapter.chat_path, self.engine.headers)
-        timeouts = self.workload.timeouts or engine.timeouts
+        self._endpoint = Endpoint.of(self.engine.boot.url, adapter.chat_path, self.engine.headers)
+        self._timeouts = self.workload.timeouts or engine.timeouts
         self._where = replace(self.block, cell_id=self.cell.cell_id)
-        self._transport: Transport = TRANSPORTS[self.transport_name](endpoint, timeouts)
+        self._transport: Transport = TRANSPORTS[self.transport_name](self._endpoint, self._timeouts)
         self._counters = CounterReader(
             self.engine.http, adapter, metrics_urls=self.variant.engine.metrics_urls
         )
@@ -164,6 +165,7 @@ class Turn:
             cpu_share=load.cpu_share,
             loop_lag_max_s=load.loop_lag_max_s,
             suspended_s=suspended_s,
+            clients=load.clients or None,
         )
         exchanges = tuple(
             raw_exchange(
@@ -192,22 +194,49 @@ class Turn:
         counts_repetition = self.cell.load != "single" and not is_warmup
         if counts_repetition:
             await ledger.note("before")
+        requests = [self._request(*each) for each in zip(prompts, asked, strict=True)]
         async with self._death_ends_what_is_in_flight():
-            load = await run_load(
-                self.cell.load,
-                [self._request(*each) for each in zip(prompts, asked, strict=True)],
-                self._transport,
-                concurrency=self.cell.concurrency,
-                arrivals_s=arrivals_s(self.workload, where.repetition, len(prompts)),
-                around=ledger if counts_requests else None,
-                retries=self.workload.retries,
-                max_rate_per_s=self.variant.engine.max_rate_per_s,
-                patience=self._patience,
-                spool=spool,
-            )
+            if self.fleet is not None and self.cell.clients and not is_warmup:
+                load = await self._load_of_fleet(self.fleet, where.repetition, requests, spool)
+            else:
+                around = ledger if counts_requests else None
+                load = await self._load(where.repetition, requests, around, spool)
         if counts_repetition:
             await ledger.note("after")
         return asked, load
+
+    async def _load(
+        self, repetition: int, requests: Sequence[bytes], around: "_Ledger | None", spool: Spool
+    ) -> Load:
+        return await run_load(
+            self.cell.load,
+            requests,
+            self._transport,
+            concurrency=self.cell.concurrency,
+            arrivals_s=arrivals_s(self.workload, repetition, len(requests)),
+            around=around,
+            retries=self.workload.retries,
+            max_rate_per_s=self.variant.engine.max_rate_per_s,
+            patience=self._patience,
+            spool=spool,
+        )
+
+    async def _load_of_fleet(
+        self, fleet: Fleet, repetition: int, requests: Sequence[bytes], spool: Spool
+    ) -> Load:
+        assert self.cell.clients is not None
+        return await fleet.run_load(
+            self.cell.load,
+            requests,
+            clients=self.cell.clients,
+            endpoint=self._endpoint,
+            timeouts=self._timeouts,
+            concurrency=self.cell.concurrency,
+            arrivals_s=arrivals_s(self.workload, repetition, len(requests)),
+            retries=self.workload.retries,
+            patience=self._patience,
+            spool=spool,
+        )
 
     def _prompts(self, repetition: int) -> tuple[Prompt, ...]:
         warmup = self.workload.warmup if repetition < 0 else None

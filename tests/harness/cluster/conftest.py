@@ -1,0 +1,125 @@
+"""A Ray cluster of several nodes on this machine, and a project that every node can read."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'dflashbench[ray]'")
+
+from ray.cluster_utils import Cluster  # noqa: E402  (after the skip)
+
+from harness.cluster import head  # noqa: E402
+
+MATRIX = """
+name: tiny
+engines:
+  scripted:
+    adapter: dflash2
+    command: ["{{python}}", "-m", "harness.scripted_server"{arguments}]
+    resources: {{{resources}}}
+variants:
+  - {{name: plain, engine: scripted, target: model}}
+  - name: DFlash2
+    engine: scripted
+    target: model
+    drafter: {{method: dflash2, model: drafter, k: 7}}
+workloads:
+  - {{kind: generate, prompts: two, repetitions: {repetitions}, max_tokens: {max_tokens}}}
+schedule: {{order: abba, boots: {boots}}}
+"""
+
+PROMPTS = {"p1": "Tell me of the sea.", "p2": "Write a loop in C, please."}
+
+
+class Project:
+    """Writes matrices that a cluster can run in seconds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results = path / "results"
+        (path / "pyproject.toml").write_text("")
+        for name in ("model", "drafter"):
+            (path / name).mkdir()
+            (path / name / "config.json").write_text("{}")
+        (path / "prompts").mkdir()
+        rows = [
+            {
+                "id": prompt_id,
+                "kind": "prose",
+                "messages": [{"role": "user", "content": text}],
+                "source": "made for this test",
+                "licence": "CC0-1.0",
+            }
+            for prompt_id, text in PROMPTS.items()
+        ]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (path / "prompts" / "two.jsonl").write_text(lines)
+
+    def matrix(
+        self,
+        *,
+        resources: str = "box: 1",
+        boots: int = 2,
+        repetitions: int = 1,
+        max_tokens: int = 8,
+        arguments: tuple[str, ...] = (),
+    ) -> Path:
+        path = self.path / "tiny.yaml"
+        path.write_text(
+            MATRIX.format(
+                resources=resources,
+                boots=boots,
+                repetitions=repetitions,
+                max_tokens=max_tokens,
+                arguments="".join(f', "{argument}"' for argument in arguments),
+            )
+        )
+        return path
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ray_head() -> Iterator[Cluster]:
+    """A cluster whose head offers nothing."""
+    arguments = {"num_cpus": 0, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=arguments)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def add_machine(ray_head: Cluster, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Adds a node whose device lock is its own, as on a machine of its own; gone after the test."""
+    added = []
+
+    def add(name: str, **resources: float) -> Any:
+        folder = tmp_path / name
+        folder.mkdir()
+        added.append(
+            ray_head.add_node(
+                num_cpus=1,
+                resources=resources,
+                env_vars={"DFLASHBENCH_LOCK_DIR": str(folder)},
+            )
+        )
+        return added[-1]
+
+    yield add
+    for node in added:
+        if node in ray_head.worker_nodes:
+            ray_head.remove_node(node)
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost node is noticed within seconds."""
+    monkeypatch.setattr(head, "ANSWER_S", 5.0)
+    monkeypatch.setattr(head, "LEASE_S", 6.0)
+    monkeypatch.setattr(head, "MACHINE_WAIT_S", 15.0)
