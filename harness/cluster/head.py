@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -155,7 +156,8 @@ def machines() -> tuple[Machine, ...]:
     )
 
 
-async def _answer(of: Awaitable[T], within_s: float = ANSWER_S) -> T:
+async def _answer(of: Awaitable[T], within_s: float | None = None) -> T:
+    within_s = within_s or ANSWER_S
     try:
         return await asyncio.wait_for(of, within_s)
     except TimeoutError:
@@ -187,6 +189,7 @@ class Head:
         self._waiting = [_Waiting(part=left) for part in parts if (left := self._left_of(part))]
         self._busy: dict[str, asyncio.Task[None]] = {}  # by node id
         self._refused: set[str] = set()  # nodes that said no
+        self._losses: Counter[str] = Counter()  # by node id
         self._devices = _devices_of(self.folder)
         self._abouts: dict[str, About] = {}
         self._sessions = _highest_session(self.folder)
@@ -221,12 +224,17 @@ class Head:
         """Every idle machine takes the first waiting part that it can run."""
         for node_id in [node_id for node_id, task in self._busy.items() if task.done()]:
             self._busy.pop(node_id).result()
-        for each in await asyncio.to_thread(machines):
+        # who was lost before may be so still, and Ray takes a while to notice
+        steadiest_first = sorted(await asyncio.to_thread(machines), key=self._num_losses)
+        for each in steadiest_first:
             if each.node_id in self._busy or each.node_id in self._refused:
                 continue
             if (found := await self._first_for(each)) is not None:
                 self._waiting.remove(found)
                 self._busy[each.node_id] = asyncio.create_task(self._carry_out(found, each))
+
+    def _num_losses(self, node: Machine) -> int:
+        return self._losses[node.node_id]
 
     async def _first_for(self, node: Machine) -> _Waiting | None:
         for waiting in self._waiting:
@@ -272,6 +280,8 @@ class Head:
             waiting.tries -= 1  # nothing was begun
         except NodeLostError as error:
             self._note(f"{node.name} is lost with {waiting.part.part_id}: {error}")
+            self._losses[node.node_id] += 1
+            self._abouts.pop(node.node_id, None)  # asked again before it is given work again
         else:
             return
         self._take_back(waiting)

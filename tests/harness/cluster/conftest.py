@@ -1,10 +1,17 @@
 """A Ray cluster of several nodes on this machine, and a project that every node can read."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'dflashbench[ray]'")
@@ -123,3 +130,86 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "ANSWER_S", 5.0)
     monkeypatch.setattr(head, "LEASE_S", 6.0)
     monkeypatch.setattr(head, "MACHINE_WAIT_S", 15.0)
+
+
+class FarMachine:
+    """A node behind a wire of its own, which can be cut."""
+
+    def __init__(self, wire: str) -> None:
+        self._wire = wire
+
+    def cut(self) -> None:
+        _ip("link", "set", self._wire, "down")
+
+
+@pytest.fixture
+def far_machine(ray_head: Cluster, tmp_path: Path) -> Iterator[FarMachine]:
+    """A host in a network namespace, with resources `box: 1`; skipped where none can be made."""
+    name = f"dfb{os.getpid() % 100000}"
+    wire, folder = f"{name}a", tmp_path / "far"
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and iproute2")
+    try:
+        _ip("netns", "add", name)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this machine makes no network namespaces: {error.stderr.decode().strip()}")
+    folder.mkdir()
+    try:
+        _join(name, wire)
+        with _ray_node(name, ray_head.address, folder) as node:
+            _wait_until_alive(node, ray_head.address, 2)
+            yield FarMachine(wire)
+    finally:
+        _ip("netns", "del", name)
+
+
+def _join(name: str, wire: str) -> None:
+    """10.77.0.1 here, 10.77.0.2 there, and everything there goes through the wire."""
+    _ip("link", "add", wire, "type", "veth", "peer", "name", f"{name}b", "netns", name)
+    _ip("addr", "add", "10.77.0.1/24", "dev", wire)
+    _ip("link", "set", wire, "up")
+    for command in (
+        ("addr", "add", "10.77.0.2/24", "dev", f"{name}b"),
+        ("link", "set", f"{name}b", "up"),
+        ("link", "set", "lo", "up"),
+        ("route", "add", "default", "via", "10.77.0.1"),
+    ):
+        _ip("-n", name, *command)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@contextmanager
+def _ray_node(name: str, address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    start = [
+        *("ip", "netns", "exec", name, str(Path(sys.executable).with_name("ray")), "start"),
+        *("--address", address, "--node-ip-address", "10.77.0.2", "--num-cpus", "1"),
+        *("--resources", '{"box": 1}', "--block"),
+    ]
+    environment = {**os.environ, "DFLASHBENCH_LOCK_DIR": str(folder)}
+    node = subprocess.Popen(start, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        yield node
+    finally:
+        family = [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]
+        for process in family:
+            process.kill()
+        node.wait()
+
+
+def _wait_until_alive(
+    node: subprocess.Popen[bytes], address: str, count: int, patience_s: float = 60.0
+) -> None:
+    """Until the cluster has `count` nodes."""
+    end = time.monotonic() + patience_s
+    while _num_alive(address) < count:
+        assert node.poll() is None, "the node in the namespace did not start"
+        assert time.monotonic() < end
+        time.sleep(0.5)
+
+
+def _num_alive(address: str) -> int:
+    with head._connected(address):
+        return len(head.machines())

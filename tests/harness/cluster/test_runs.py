@@ -231,6 +231,29 @@ def _wait_until(condition: Callable[[], bool], patience_s: float = 30.0) -> None
         time.sleep(0.2)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_impatient")
+def test_a_machine_behind_a_cut_wire_is_lost_and_another_goes_on(
+    ray_head: Any,
+    far_machine: Any,
+    add_machine: AddMachine,
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wire is cut for good: what the far side measures afterwards reaches nobody."""
+    add_machine("near", box=1)
+    everywhere = head.machines
+    monkeypatch.setattr(
+        head, "machines", lambda: sorted(everywhere(), key=lambda each: "10.77." not in each.name)
+    )
+    with in_the_middle(project, far_machine.cut):
+        folder = run(project, ray_head.address, repetitions=3, arguments=SLOW_ROUNDS)
+    is_whole_and_nothing_is_there_twice(folder, per_cell=6)
+    assert len(folder.read(Session)) == 2
+    _wait_until(lambda: not processes("harness.cluster.part", project))
+    assert not processes("harness.scripted_server", project)
+
+
 DRIVER = """
 import sys
 from pathlib import Path
