@@ -22,8 +22,11 @@ from harness.checks import (
     engine,
     load,
     machine,
+    methods,
+    room,
     speculation,
     steadiness,
+    templates,
     warmup,
 )
 from harness.checks.finding import CheckFunction
@@ -33,16 +36,26 @@ from harness.records import Level, Verdict
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """`rule` is the line of docs/checks.md: what is asked, and from where on it is a warning or
-    invalid.
+    invalid. `before_start`: the plan and the models' files tell enough to ask it of what was not
+    measured yet.
     """
 
     rule: str
     judge: CheckFunction
+    before_start: bool = False
 
 
 def judge(view: CellView) -> tuple[Verdict, ...]:
     """Every check's word on a cell, in the table's order; without a request, the first one's."""
-    checks = CHECKS if view.requests else {"available": CHECKS["available"]}
+    return _ask(CHECKS if view.requests else {"available": CHECKS["available"]}, view)
+
+
+def judge_plan(view: CellView) -> tuple[Verdict, ...]:
+    """What can be said of a cell before any engine was started."""
+    return _ask({name: check for name, check in CHECKS.items() if check.before_start}, view)
+
+
+def _ask(checks: Mapping[str, Check], view: CellView) -> tuple[Verdict, ...]:
     return tuple(
         Verdict(
             check=name,
@@ -127,10 +140,17 @@ CHECKS: Mapping[str, Check] = {
         rule="Each prompt's median output length equals the reference's. Warning within 10 %, "
         "invalid beyond; at temperature > 0 a warning unless length is forced.",
         judge=comparison.lengths_equal,
+        before_start=True,
     ),
     "prompt_rendered_equal": Check(
         rule="Each prompt has as many prompt tokens as for the reference. Invalid otherwise.",
         judge=comparison.prompt_rendered_equal,
+    ),
+    "template_equal": Check(
+        rule="The target's chat template is the reference's, where both lie on this machine. "
+        "Warning otherwise.",
+        judge=templates.template_equal,
+        before_start=True,
     ),
     "loops": Check(
         rule="At most 10 % of the outputs repeat themselves (share of distinct 4-grams below "
@@ -209,29 +229,58 @@ CHECKS: Mapping[str, Check] = {
         "otherwise. On vLLM it ran on the V2 model runner: invalid on V1, warning where the log "
         "does not tell.",
         judge=speculation.speculator_kind,
+        before_start=True,
+    ),
+    "checkpoint_complete": Check(
+        rule="Every file that a model's index names, or that its shards' numbers promise, is "
+        "there, the index and config.json among them. Invalid otherwise.",
+        judge=checkpoints.checkpoint_complete,
+        before_start=True,
+    ),
+    "checkpoint_format": Check(
+        rule="llama.cpp is given GGUF files, other engines folders of safetensors. Invalid "
+        "otherwise.",
+        judge=checkpoints.checkpoint_format,
+        before_start=True,
+    ),
+    "drafter_known": Check(
+        rule="The drafter's method is a word of the engine, and vLLM is 0.32 or newer for DFlash 2 "
+        "or has it laid over. Invalid otherwise; warning between 0.28 and 0.31.",
+        judge=methods.drafter_known,
+        before_start=True,
+    ),
+    "mtp_head": Check(
+        rule="A target that is to draft with its own MTP head has one. Invalid otherwise.",
+        judge=checkpoints.mtp_head,
+        before_start=True,
     ),
     "drafter_geometry": Check(
         rule="A DFlash drafter's hidden size, vocabulary, tapped layers and mask token are the "
         "target's. Invalid otherwise.",
         judge=checkpoints.drafter_geometry,
+        before_start=True,
     ),
     "drafter_differs": Check(
         rule="The drafter is the checkpoint that its file in configs/models says published figures "
         "are of. Warning otherwise.",
         judge=checkpoints.drafter_differs,
+        before_start=True,
     ),
     "lm_head_plain": Check(
         rule="For DFlash 2 on vLLM before 0.32 the target's LM head is not quantised. Invalid "
         "otherwise, warning where the version is not known.",
         judge=checkpoints.lm_head_plain,
+        before_start=True,
     ),
     "k_le_block": Check(
         rule="k fits into the drafter's block beside the token it follows. Invalid otherwise.",
         judge=checkpoints.k_le_block,
+        before_start=True,
     ),
     "synthetic_acceptance": Check(
         rule="The engine was not told how much to accept. Invalid otherwise.",
         judge=speculation.synthetic_acceptance,
+        before_start=True,
     ),
     "flags_diff": Check(
         rule="What the engine says of its numeric settings is what was asked for. Invalid "
@@ -242,10 +291,12 @@ CHECKS: Mapping[str, Check] = {
         rule="Nothing but the drafter and its own settings differs from the reference: no other "
         "flag, no variable. Warning otherwise.",
         judge=comparison.confounded,
+        before_start=True,
     ),
     "unequal_depth": Check(
         rule="A reference that drafts has the same k. Warning otherwise.",
         judge=comparison.unequal_depth,
+        before_start=True,
     ),
     "build_known": Check(
         rule="The engine says its version, and all boots ran one build. Warning without a "
@@ -256,6 +307,21 @@ CHECKS: Mapping[str, Check] = {
         rule="The engine works on as many requests at once as are in flight. Warning otherwise; "
         "undecided where it does not say.",
         judge=engine.slots_ge_c,
+        before_start=True,
+    ),
+    "context_asked": Check(
+        rule="The context that the engine is asked for holds `max_tokens` and a prompt, invalid "
+        "otherwise, and is no longer than the target's own: invalid on vLLM, which refuses it, "
+        "warning elsewhere.",
+        judge=room.context_asked,
+        before_start=True,
+    ),
+    "kv_fits": Check(
+        rule="All requests in flight find room for their keys and values, as the engine says how "
+        "much it has. Warning otherwise. Before a start: weights and one request of full length "
+        "fit into the matrix's `memory_GB`; invalid otherwise.",
+        judge=room.kv_fits,
+        before_start=True,
     ),
     "preemptions": Check(
         rule="The engine took no running request's keys and values away. Invalid otherwise.",
@@ -268,6 +334,12 @@ CHECKS: Mapping[str, Check] = {
     "thinking_off": Check(
         rule="With thinking off, outputs begin with the answer. Warning otherwise.",
         judge=answers.thinking_off,
+    ),
+    "thinking_said": Check(
+        rule="A target whose template can switch thinking off is told whether to think. Warning "
+        "otherwise.",
+        judge=templates.thinking_said,
+        before_start=True,
     ),
     "cold_in_measured": Check(
         rule="One at a time, a boot's first request takes at most 1.5 times as long as the same "
@@ -297,6 +369,7 @@ CHECKS: Mapping[str, Check] = {
     "within_one_boot": Check(
         rule="Two boots or more. Warning with one: such an interval decides nothing.",
         judge=completeness.within_one_boot,
+        before_start=True,
     ),
     "split_session": Check(
         rule="The figure and its reference were measured in one session. Warning otherwise.",

@@ -12,6 +12,69 @@ from harness.checks.finding import OK, Finding, invalid, warning
 
 PLAIN_TYPES = ("BF16", "F16", "F32")
 VLLM_TAKES_ANY_HEAD = (0, 32)
+READS_GGUF = ("llamacpp",)
+
+
+def checkpoint_complete(view: CellView) -> Finding:
+    """A download that broke off, or a copy that left the index behind."""
+    for name, files in view.models.items():
+        if name not in (view.cell.target, view.cell.drafter_model):
+            continue
+        missing = [*((files.get("weights") or {}).get("missing") or ())]
+        if files.get("weights") and files.get("config") is None:
+            missing.append("config.json")
+        if missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            return invalid(
+                f"{name} ({files['path']}) lacks {', '.join(missing[:3])}{more}. Fetch it again, "
+                "whole; the index of a model in several files belongs to it."
+            )
+    return OK
+
+
+def checkpoint_format(view: CellView) -> Finding:
+    """GGUF is llama.cpp's own; every other engine here reads folders of safetensors."""
+    adapter = view.cell.adapter
+    if adapter not in ("dflash2", "vllm", "sglang", *READS_GGUF):
+        return OK
+    for name, config in (
+        (view.cell.target, _config(view.target_files)),
+        (view.cell.drafter_model, _config(view.drafter_files)),
+    ):
+        is_gguf = config.get("format") == "gguf"
+        if config and is_gguf != (adapter in READS_GGUF):
+            wants, has = ("a folder of safetensors", "a GGUF file")
+            if adapter in READS_GGUF:
+                wants, has = "a GGUF file", "a folder of safetensors"
+            return invalid(
+                f"{name} is {has}, and {view.cell.engine} reads {wants}. Name the same weights in "
+                "that form; docs/howto/real-engines.md says how a GGUF file is made."
+            )
+    return OK
+
+
+def mtp_head(view: CellView) -> Finding:
+    """An MTP head is part of its target's checkpoint, and some quantised ones left it out."""
+    config = _text_config(_config(view.target_files))
+    if not is_mtp(view.cell.drafter) or view.cell.drafter_model or not config:
+        return OK
+    told = [config.get(name) for name in _MTP_LAYERS]
+    weights = (view.target_files.get("weights") or {}).get("bytes") or {}
+    if any(told) or "mtp" in weights:
+        return OK
+    return invalid(
+        f"{view.cell.target} has no MTP head: neither its config.json nor its tensors name one. "
+        "Take a checkpoint that kept it, or another drafter."
+    )
+
+
+# Qwen3.5 and Qwen3-Next; DeepSeek, GLM, MiMo and what llama.cpp writes; Qwen3-Next's older name
+_MTP_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers")
+
+
+def is_mtp(method: str | None) -> bool:
+    """vLLM has a word per family besides (`qwen3_5_mtp`), llama.cpp says `draft-mtp`."""
+    return method is not None and re.search(r"(^|[-_])mtp$", method) is not None
 
 
 def k_le_block(view: CellView) -> Finding:
@@ -37,11 +100,11 @@ def lm_head_plain(view: CellView) -> Finding:
     quantised. llama.cpp and the bundled engine call whatever head there is.
     """
     head = _head_types(view.target_files)
-    is_plain = len(head) == 1 and set(head.values()) <= set(PLAIN_TYPES)
+    is_plain = len(head) == 1 and set(head.values()) <= {*PLAIN_TYPES, _BY_INDEX}
     if view.cell.adapter != "vllm" or not is_dflash2(view) or not head or is_plain:
         return OK
     versions = {boot.version for boot in view.boots}
-    if versions and all(_at_least(version, VLLM_TAKES_ANY_HEAD) for version in versions):
+    if versions and all(at_least(version, VLLM_TAKES_ANY_HEAD) for version in versions):
         return OK
     told = ", ".join(f"{name} {dtype}" for name, dtype in sorted(head.items()))
     message = (
@@ -53,12 +116,18 @@ def lm_head_plain(view: CellView) -> Finding:
 
 def _head_types(files: Mapping[str, Any]) -> Mapping[str, str]:
     """Empty for a tied head, which is the embedding and never quantised, and where nothing is
-    known.
+    known. Where the shard that has it is not here, its index tells the names alone: of a quantised
+    head there are several.
     """
-    return (files.get("weights") or {}).get("head") or {}
+    weights = files.get("weights") or {}
+    named = dict.fromkeys(weights.get("head_by_index") or (), _BY_INDEX)
+    return {**named, **(weights.get("head") or {})}
 
 
-def _at_least(version: str | None, wanted: tuple[int, int]) -> bool:
+_BY_INDEX = "by its index"
+
+
+def at_least(version: str | None, wanted: tuple[int, int]) -> bool:
     found = re.match(r"v?(\d+)\.(\d+)", version or "")
     return found is not None and (int(found[1]), int(found[2])) >= wanted
 

@@ -60,9 +60,16 @@ def slots_ge_c(view: CellView) -> Finding:
 
 
 def _slots(boot: Boot) -> float | None:
-    """As the engine says; vLLM does not, and has those it was asked for."""
-    told = _number((boot.health or {}).get("max_concurrent_requests"))
-    return told if told is not None else _number(boot.wanted.get("max_num_seqs"))
+    """As the engine says; vLLM does not, and has those it was asked for, as others have before they
+    are started.
+    """
+    asked = (boot.wanted.get(name) for name in _SLOTS)
+    known = (_number(each) for each in ((boot.health or {}).get("max_concurrent_requests"), *asked))
+    return next((number for number in known if number is not None), None)
+
+
+# of the bundled engine, llama.cpp and vLLM
+_SLOTS = ("max_concurrent_requests", "parallel", "max_num_seqs")
 
 
 def preemptions(view: CellView) -> Finding:

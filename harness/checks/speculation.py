@@ -113,8 +113,9 @@ def _runner(view: CellView) -> Finding:
     """vLLM's older runner loads such a checkpoint without its selector and convolutions, drafts as
     DFlash 1 and says nothing.
     """
-    runners = {(boot.health or {}).get("runner") for boot in view.boots}
-    if runners == {"V2"}:
+    ready = [boot for boot in view.boots if boot.ready_s is not None]
+    runners = {(boot.health or {}).get("runner") for boot in ready}
+    if runners <= {"V2"}:
         return OK
     if "V1" in runners:
         return invalid(

@@ -1,0 +1,135 @@
+"""What a GGUF file's header says, in the words of a config.json."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import ConfigError
+from harness.records import Model
+from harness.run import files, gguf
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def typed(value: Any) -> bytes:
+    """A value behind its type's number, by the specification of GGUF 3."""
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + text(value)
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(text, value))
+    if isinstance(value, list):
+        return struct.pack("<IIQ", 9, 5, len(value)) + b"".join(
+            struct.pack("<i", item) for item in value
+        )
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
+
+
+def written(
+    path: Path, keys: Mapping[str, Any], tensors: Sequence[tuple[str, tuple[int, ...], int]] = ()
+) -> Path:
+    """Tensors: name, shape, bytes; their data is zeros, each begins at a multiple of 32."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    head += b"".join(text(name) + typed(value) for name, value in keys.items())
+    offset = 0
+    for name, shape, size in tensors:
+        head += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
+        head += struct.pack("<IQ", 12, offset)
+        offset += -(-size // 32) * 32
+    path.write_bytes(head + bytes(-len(head) % 32) + bytes(offset))
+    return path
+
+
+TARGET = {
+    "general.architecture": "qwen3",
+    "qwen3.embedding_length": 320,
+    "qwen3.block_count": 10,
+    "qwen3.context_length": 4096,
+    "qwen3.attention.head_count_kv": 2,
+    "qwen3.attention.key_length": 64,
+    "qwen3.rope.freq_base": 10000.0,
+    "tokenizer.ggml.add_bos_token": False,
+    "tokenizer.ggml.tokens": ["a", "b", "c"],
+    "tokenizer.chat_template": "{{ enable_thinking }}",
+}
+DRAFTER = {
+    "general.architecture": "dflash",
+    "dflash.embedding_length": 320,
+    "dflash.block_size": 8,
+    "dflash.target_layers": [2, 5, 8],
+    "dflash.selector_rank": 64,
+    "tokenizer.ggml.tokens": ["a", "b", "c"],
+    "tokenizer.ggml.mask_token_id": 2,
+}
+
+
+def test_keys_are_told_in_the_words_of_a_config_json(tmp_path: Path) -> None:
+    header = gguf.read_header(written(tmp_path / "t.gguf", TARGET))
+
+    assert gguf.config_of(header) == {
+        "format": "gguf",
+        "model_type": "qwen3",
+        "hidden_size": 320,
+        "num_hidden_layers": 10,
+        "max_position_embeddings": 4096,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "vocab_size": 3,
+    }
+
+
+def test_a_drafter_counts_tapped_layers_from_1_and_is_of_the_second_kind_by_its_selector(
+    tmp_path: Path,
+) -> None:
+    first_kind = {key: value for key, value in DRAFTER.items() if "selector" not in key}
+
+    second = gguf.config_of(gguf.read_header(written(tmp_path / "2.gguf", DRAFTER)))
+    first = gguf.config_of(gguf.read_header(written(tmp_path / "1.gguf", first_kind)))
+
+    assert second["architectures"] == ["DFlash2DraftModel"]
+    assert first["architectures"] == ["DFlashDraftModel"]
+    assert second["dflash_config"] == {
+        "block_size": 8,
+        "mask_token_id": 2,
+        "target_layer_ids": [1, 4, 7],
+    }
+
+
+def test_a_tensor_takes_what_lies_before_the_next(tmp_path: Path) -> None:
+    tensors = [
+        ("token_embd.weight", (320, 2048), 64),
+        ("blk.0.attn_q.weight", (320, 320), 96),
+        ("output.weight", (320, 2048), 33),
+    ]
+    file = written(tmp_path / "t.gguf", TARGET, tensors)
+
+    identity = files.identity(Model(name="t", path=str(file)))
+
+    assert identity["weights"]["bytes"] == {"embedding": 64, "layers": 96, "head": 64}
+    assert identity["config"]["vocab_size"] == 2048  # by its embedding, before its tokenizer
+    assert identity["template"]["can_think"] is True
+
+
+def test_a_vocabulary_is_counted_and_not_kept(tmp_path: Path) -> None:
+    many = {**TARGET, "tokenizer.ggml.tokens": ["token"] * 5000}
+    many["tokenizer.ggml.token_type"] = [1] * 5000
+
+    keys = gguf.read_header(written(tmp_path / "t.gguf", many)).keys
+
+    assert keys["tokenizer.ggml.tokens"] == 5000
+    assert keys["tokenizer.ggml.token_type"] == 5000
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"GGUF", b"GGUF\x03\x00\x00\x00\xff"])
+def test_a_file_that_is_none_says_so(tmp_path: Path, content: bytes) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"broken\.gguf has no GGUF header .* fetch it again"):
+        files.identity(Model(name="b", path=str(broken)))
