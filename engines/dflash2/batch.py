@@ -80,6 +80,13 @@ class Batch:
                 self._work.reset(self.num_slots - 1)
             self._unread.remove(sequence)
 
+    def clear(self) -> None:
+        """Forget every sequence, wherever a pass that failed has left it."""
+        self._unread.clear()
+        self._decoding.clear()
+        for slot in range(self.num_slots):
+            self._work.reset(slot)
+
     def step(self) -> list[tuple[Sequence, Outcome]]:
         """Prompts or a round of all that decode: in turn, where there are both.
 

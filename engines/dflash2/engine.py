@@ -65,6 +65,8 @@ class DecodeLoop(Protocol):
 
     def remove(self, sequence: Any) -> None: ...
 
+    def clear(self) -> None: ...
+
     def step(self) -> list[tuple[Any, Outcome]]: ...
 
 
@@ -185,7 +187,8 @@ class Answer:
 class Engine:
     """The loaded models with their tokenizer and limits; answers several requests at a time.
 
-    `start` takes a request in, each `step` moves some or all of them on, `abandon` forgets one.
+    `start` takes a request in, each `step` moves some or all of them on, `abandon` forgets one and
+    `abandon_all` every one.
     """
 
     def __init__(
@@ -256,6 +259,11 @@ class Engine:
         """Forget a request that has not ended; its slot is free at once."""
         del self._answers[answer.sequence]
         self._loop.remove(answer.sequence)
+
+    def abandon_all(self) -> None:
+        """Forget every request, whatever a step that failed has left of it."""
+        self._answers.clear()
+        self._loop.clear()
 
     def step(self) -> list[tuple[Answer, Piece | Finished | NonFiniteError]]:
         """One pass, and what came of it: a piece of an answer, its end after the last, an error."""

@@ -55,6 +55,8 @@ class Engine(Protocol):
 
     def abandon(self, answer: Any) -> None: ...
 
+    def abandon_all(self) -> None: ...
+
 
 @dataclass(kw_only=True, eq=False)
 class Job:
@@ -226,10 +228,11 @@ class Scheduler:
 
     def _fail_all(self, error: Exception) -> None:
         """End every job that was in the pass: nobody knows whose fault it was."""
+        self._engine.abandon_all()
+        failure = _failure(error)
         for answer, job in [*self._running.items()]:
-            self._engine.abandon(answer)
             self._close(answer, "error")
-            _tell(job, _failure(error))
+            _tell(job, failure)
 
     def _close(self, answer: Any, reason: str) -> None:
         with self._changed:

@@ -66,6 +66,9 @@ class Loop:
     def remove(self, sequence: Scripted) -> None:
         self.sequences.remove(sequence)
 
+    def clear(self) -> None:
+        self.sequences.clear()
+
     def step(self) -> list[tuple[Scripted, Any]]:
         found = []
         for sequence in [*self.sequences]:
@@ -221,6 +224,20 @@ def test_a_failed_sequence_ends_its_own_answer_with_the_error(make: Make) -> Non
     found = run(engine, loop)
     assert [str(item) for who, item in found if who is failed] == ["logits are NaN"]
     assert texts(found, healthy) == ["a", "b"]
+
+
+def test_when_all_requests_are_abandoned_the_next_one_finds_an_empty_loop(make: Make) -> None:
+    engine, loop, _ = make([prefill(1)], [prefill(1)], [prefill(1, "length")])
+    for _ in range(2):
+        engine.start(request())
+    loop.remove(loop.sequences[0])  # a step that failed had got so far
+    engine.abandon_all()
+    assert loop.sequences == []
+    answer = engine.start(request())
+    assert [(who, type(item)) for who, item in run(engine, loop)] == [
+        (answer, Piece),
+        (answer, Finished),
+    ]
 
 
 def test_one_request_alone_gives_pieces_and_how_it_ended(make: Make) -> None:

@@ -264,6 +264,9 @@ class ScriptedLoop:
     def remove(self, sequence: ScriptedSequence) -> None:
         self._sequences.remove(sequence)
 
+    def clear(self) -> None:
+        self._sequences.clear()
+
     def step(self) -> list[tuple[ScriptedSequence, Round]]:
         found = [(sequence, next(sequence.rounds)) for sequence in self._sequences]
         self._sequences = [each for each, round_ in found if round_.finish_reason is None]
@@ -389,6 +392,18 @@ def counters(client: httpx.Client) -> dict[str, float]:
     }
 
 
+def assert_tokens_add_up(page: dict[str, float]) -> None:
+    """The identity of the books at a quiet moment, however requests ended."""
+    assert page["generation_tokens_total"] == (
+        page["requests_total"]
+        + page["spec_decode_num_drafts_total"]
+        + page["plain_steps_total"]
+        + page["spec_decode_num_accepted_tokens_total"]
+        - page["trimmed_tokens_total"]
+    )
+    assert page["num_requests_running"] == page["num_requests_waiting"] == 0
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + 10
     while not condition():
@@ -438,3 +453,27 @@ class GatedScript:
             return condition()
 
         wait_until(released)
+
+
+class Turnstile:
+    """Stands before an engine's steps and lets one pass for each permit."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._step = engine.step
+        self._permits = threading.Semaphore(0)
+        self._num_permits = 0
+        self._num_arrived = 0
+
+    def __call__(self) -> list[Any]:
+        self._num_arrived += 1
+        assert self._permits.acquire(timeout=10)
+        return self._step()
+
+    def let_pass(self, num_steps: int) -> None:
+        """Returns before the step after those: what they did is booked, and who left is gone."""
+        self._num_permits += num_steps
+        self._permits.release(num_steps)
+        wait_until(lambda: self._num_arrived == self._num_permits + 1)
+
+    def open(self) -> None:
+        self._permits.release(10_000)

@@ -72,6 +72,10 @@ class GatedEngine:
         self.abandoned.append(answer.name)
         self._answers.remove(answer)
 
+    def abandon_all(self) -> None:
+        self.abandoned += [answer.name for answer in self._answers]
+        self._answers.clear()
+
     def step(self) -> list[tuple[ScriptedAnswer, Any]]:
         if not self._answers:
             return []

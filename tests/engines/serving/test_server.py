@@ -21,6 +21,7 @@ from .support import (
     STOP_TOKEN,
     VOCAB_SIZE,
     Pair,
+    assert_tokens_add_up,
     complete,
     counters,
     in_this_process,
@@ -293,13 +294,7 @@ def test_the_token_identity_holds_over_requests_that_end_in_every_way(tokenizer:
     ]
     assert [answer["timings"]["trimmed"] for answer in answers] == [5, 1, 2, 0, 0]
     assert page["generation_tokens_total"] == 22
-    assert page["generation_tokens_total"] == (
-        page["requests_total"]
-        + page["spec_decode_num_drafts_total"]
-        + page["plain_steps_total"]
-        + page["spec_decode_num_accepted_tokens_total"]
-        - page["trimmed_tokens_total"]
-    )
+    assert_tokens_add_up(page)
     assert page['request_success_total{finished_reason="stop"}'] == 3
     assert page['request_success_total{finished_reason="length"}'] == 2
 
@@ -308,14 +303,7 @@ def test_the_token_identity_holds_on_the_real_process(client: httpx.Client) -> N
     for seed in range(4):
         complete(client, prompt=PROMPT, temperature=0.5, seed=seed, max_tokens=21, stop=["e", " "])
     page = counters(client)
-    assert page["generation_tokens_total"] == (
-        page["requests_total"]
-        + page["spec_decode_num_drafts_total"]
-        + page["plain_steps_total"]
-        + page["spec_decode_num_accepted_tokens_total"]
-        - page["trimmed_tokens_total"]
-    )
-    assert page["num_requests_running"] == page["num_requests_waiting"] == 0
+    assert_tokens_add_up(page)
 
 
 def test_every_counter_is_there_before_the_first_request_and_nothing_else(
