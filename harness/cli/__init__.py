@@ -15,11 +15,23 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from harness.cli import baseline, compare, doctor, nightly, plan, report, resume, run, show, status
+from harness.cli import (
+    baseline,
+    compare,
+    doctor,
+    nightly,
+    plan,
+    preflight,
+    report,
+    resume,
+    run,
+    show,
+    status,
+)
 from harness.cli.arguments import Parser
 from harness.errors import HarnessError
 
-COMMANDS = (plan, run, resume, report, show, compare, baseline, nightly, doctor, status)
+COMMANDS = (plan, preflight, run, resume, report, show, compare, baseline, nightly, doctor, status)
 STOPPED = 130
 
 
