@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from engines.dflash2.checkpoint import FLOATS, SCALE_SUFFIX, Checkpoint, open_checkpoint
 from engines.dflash2.config import (
@@ -41,7 +42,28 @@ TEXT_PREFIX = "model.language_model."  # what a model that also sees calls its t
 WIDE = (".A_log", ".dt_bias")  # decays are exponentials of these: never below float32
 SECONDS_BETWEEN_LINES = 1.0
 MAX_NAMES_SHOWN = 8
+FIRST_VALUES = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 FLOATING_DTYPES = (torch.float32, torch.float64, torch.bfloat16)  # float16 overflows in the drafter
+
+
+class _NoFirstValues(TorchFunctionMode):
+    """Modules made inside get shapes and no first values, which the files' would replace.
+
+    Without memory there is nothing to draw anyway, but torch imports its compiler in order to draw
+    nothing: a second and a half, half of a start of the demo pair.
+    """
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in FIRST_VALUES:
+            return kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def _say_on_stderr(text: str) -> None:
@@ -63,7 +85,7 @@ def load_target(
     folder = Path(folder)
     _check_computable(dtype)
     config = load_target_config(folder)
-    with torch.device("meta"):
+    with torch.device("meta"), _NoFirstValues():
         model = TARGETS[config.model_type](config)
     checkpoint = open_checkpoint(folder)
     stored = _stored_names(checkpoint, config, say)
@@ -86,7 +108,7 @@ def load_drafter(
     """A DFlash 2 drafter for this target; num_proposals: fewer than the block's, None: all."""
     config = load_drafter_config(folder)
     check_pair(config, target.config)
-    with torch.device("meta"):
+    with torch.device("meta"), _NoFirstValues():
         model = DFlash2DraftModel(config)
         if config.is_quantized:
             quantize_matrices(model)
@@ -117,7 +139,7 @@ def load_mtp(
             f"{folder}: config.json names no MTP head (mtp_num_hidden_layers); start this "
             "target without --mtp on"
         )
-    with torch.device("meta"):
+    with torch.device("meta"), _NoFirstValues():
         head = MTPHead(config)
     checkpoint = open_checkpoint(folder)
     stored = _stored_head_names(checkpoint)
