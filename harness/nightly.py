@@ -1,28 +1,27 @@
-"""`nightly`: measure, report, compare, and let a baseline grow up.
+"""`nightly`: measure, report, compare, let a baseline grow up; then publish and make room.
 
-Each step is somebody else's work; here are only their order and what becomes of a night.
+Each step is somebody else's work; here are only their order and what becomes of a night. What
+follows the comparison cannot undo it: where it fails, the night keeps its word and says so.
 """
 
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
-from harness.compare import baselines, commands
+from harness.compare import baselines, commands, history, retention
 from harness.compare.baselines import Promoted
-from harness.compare.compare import NOT_COMPARABLE, Comparison, compare
+from harness.compare.compare import NO_REGRESSION, NOT_COMPARABLE, Comparison, compare
+from harness.compare.history import matrix_of
 from harness.compare.night import Night
 from harness.compare.rules import NIGHTS_NEEDED, Rules
 from harness.compare.trend import Step, steps
 from harness.errors import HarnessError, ResultsError
 from harness.report.comparison import as_json, sentences
-from harness.store import RunFolder, told, write_whole
+from harness.store import RunFolder
 
 HOOK_TIMEOUT_S = 120.0
-NIGHT_FILE = "night.json"
 NIGHTS_REMEMBERED = 60
 
 
@@ -35,11 +34,13 @@ class Outcome:
     comparison: Comparison | None
     kept_as: str | None  # the baseline that the night became part of
     steps: tuple[Step, ...]  # of the last nights, whenever they were found
+    failures: tuple[str, ...] = ()  # of what followed the comparison
 
     @property
     def exit_code(self) -> int:
-        """An empty comparison is no success."""
-        return NOT_COMPARABLE if self.comparison is None else self.comparison.exit_code
+        """An empty comparison is no success, and a night that could not be published is none."""
+        compared = NOT_COMPARABLE if self.comparison is None else self.comparison.exit_code
+        return compared or (NOT_COMPARABLE if self.failures else NO_REGRESSION)
 
     @property
     def new_steps(self) -> tuple[Step, ...]:
@@ -55,7 +56,8 @@ class Outcome:
         word = "not comparable: there was no baseline yet"
         if self.comparison is not None:
             word = sentences.headline(self.comparison)
-        return "; ".join((word, *(f"step: {sentences.step(step)}" for step in self.new_steps)))
+        steps = (f"step: {sentences.step(step)}" for step in self.new_steps)
+        return "; ".join((word, *steps, *self.failures))
 
 
 def nightly(
@@ -74,8 +76,8 @@ def nightly(
     page = report(folder)
     night = commands.read_night(folder.path)
     stored = _stored(results_dir, baseline)
-    _remember(night, page.parent / NIGHT_FILE)
     found = compare(night, stored, baseline=f"baseline {baseline}", rules=rules) if stored else None
+    history.remember(page.parent, night, as_json.comparison_json(found) if found else None)
     kept = fill and _may_join(night, stored, found)
     if kept:
         why = f"one of the first {NIGHTS_NEEDED} nights"
@@ -86,26 +88,34 @@ def nightly(
         report=page,
         comparison=found,
         kept_as=baseline if kept else None,
-        steps=steps(_last_nights(page.parent.parent)),
+        steps=steps(history.nights(page.parent.parent, last=NIGHTS_REMEMBERED)),
     )
 
 
-def _remember(night: Night, path: Path) -> None:
-    with told(path):
-        write_whole(path, baselines.encoded(night))
+def follow(outcome: Outcome, *steps: tuple[str, Callable[[Outcome], object]]) -> Outcome:
+    """Do what comes after the comparison, each by its name. The first that fails ends it: what was
+    not published must not be removed.
+    """
+    for name, do in steps:
+        try:
+            do(outcome)
+        except HarnessError as error:
+            return replace(outcome, failures=(f"{name} failed: {error}",))
+    return outcome
 
 
-def _last_nights(reports_dir: Path) -> list[Night]:
-    """Tonight last. They lie beside their reports, as small as in a baseline."""
-    paths = sorted(reports_dir.glob(f"*/{NIGHT_FILE}"))[-NIGHTS_REMEMBERED:]
-    return [_read(path) for path in paths]
-
-
-def _read(path: Path) -> Night:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Night)
-    except msgspec.DecodeError as error:
-        raise ResultsError(f"{path}: {error}; remove it, and the night is forgotten") from error
+def make_room(outcome: Outcome, *, results_dir: Path, reports_dir: Path, keep: int) -> None:
+    """Remove the raw data of all but the newest nights of this matrix; nights at which a step
+    began keep theirs.
+    """
+    old = retention.expired(
+        results_dir,
+        reports_dir,
+        matrix=matrix_of(outcome.run_id),
+        keep=keep,
+        named=[step.run_id for step in outcome.steps],
+    )
+    retention.remove(results_dir, old)
 
 
 def _stored(results_dir: Path, baseline: str) -> tuple[Night, ...]:

@@ -154,8 +154,9 @@ def _write(folder: Path, members: Sequence[Promoted]) -> None:
 LINE_LENGTH = 100
 
 
-def encoded(member: Promoted | Night) -> bytes:
-    return (_readable(msgspec.to_builtins(member), "") + "\n").encode()
+def encoded(record: object) -> bytes:
+    """Also of other records that are made to be reviewed."""
+    return (_readable(msgspec.to_builtins(record), "") + "\n").encode()
 
 
 def _readable(value: Any, indent: str) -> str:

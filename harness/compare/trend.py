@@ -80,6 +80,22 @@ def _squares(logs: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class History:
+    """One figure of one subject on one device, over the nights that have it, oldest first.
+
+    Cells that are invalid are no part of it.
+    """
+
+    device_key: str
+    key: str
+    variant: str
+    work: str
+    metric: str
+    run_ids: tuple[str, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """A change-point of a figure, by the run that was the first behind it."""
 
@@ -91,39 +107,52 @@ class Step:
     found_in: str  # the run that made it certain
 
 
-def steps(nights: Sequence[Night]) -> tuple[Step, ...]:
-    """Of all figures that tonight (the last) has, over the nights on its device."""
-    tonight = nights[-1]
-    rows: dict[tuple[str, str, str, str], list[tuple[str, float]]] = defaultdict(list)
+def histories(nights: Sequence[Night]) -> tuple[History, ...]:
+    """In the order in which the nights have them."""
+    rows: dict[tuple[str, str, str, str, str], list[tuple[str, float]]] = defaultdict(list)
     for night in nights:
-        if night.device_key != tonight.device_key:
-            continue
         for subject in night.subjects:
             if subject.level == "invalid":
                 continue
             for metric in GATED:
                 if metric in subject.figures:
                     figure = _mean(subject.figures[metric].by_boot)
-                    place = subject.key, subject.variant, subject.work, metric
+                    place = night.device_key, subject.key, subject.variant, subject.work, metric
                     rows[place].append((night.run_id, figure))
     return tuple(
-        step
-        for place, row in rows.items()
-        for step in _steps_of(place, row)
-        if row[-1][0] == tonight.run_id
-    )
-
-
-def _steps_of(place: tuple[str, str, str, str], row: Sequence[tuple[str, float]]) -> Iterator[Step]:
-    _, variant, work, metric = place
-    for point in change_points([value for _, value in row]):
-        yield Step(
+        History(
+            device_key=device_key,
+            key=key,
             variant=variant,
             work=work,
             metric=metric,
-            run_id=row[point.index][0],
+            run_ids=tuple(run_id for run_id, _ in row),
+            values=tuple(value for _, value in row),
+        )
+        for (device_key, key, variant, work, metric), row in rows.items()
+    )
+
+
+def steps(nights: Sequence[Night]) -> tuple[Step, ...]:
+    """Of all figures that tonight (the last) has, over the nights on its device."""
+    tonight = nights[-1].run_id
+    return tuple(
+        step
+        for history in histories(nights)
+        if history.run_ids[-1] == tonight
+        for step in steps_of(history)
+    )
+
+
+def steps_of(history: History) -> Iterator[Step]:
+    for point in change_points(history.values):
+        yield Step(
+            variant=history.variant,
+            work=history.work,
+            metric=history.metric,
+            run_id=history.run_ids[point.index],
             change=point.change,
-            found_in=row[point.found_at][0],
+            found_in=history.run_ids[point.found_at],
         )
 
 

@@ -142,8 +142,9 @@ def write_run(
     broken_variant: str | None = None,
     seed: int = 7,
     run_id: str | None = None,
+    created_at: str = "2026-11-29T12:00:00Z",
 ) -> RunFolder:
-    """A whole run; the two edits see every request and reading before it is stored.
+    """A whole run; the edits see every request, reading and repetition's end before it is stored.
 
     `seed`: of how slow each boot and request happens to be.
     """
@@ -153,7 +154,7 @@ def write_run(
     manifest = Manifest(
         schema=SCHEMA,
         run_id=run_id or f"20261129-120000-{asked.name}",
-        created_at="2026-11-29T12:00:00Z",
+        created_at=created_at,
         tool="dflashbench 0.1.0",
         matrix_yaml="name: synthetic\n",
         matrix_path=asked.path,
@@ -173,8 +174,8 @@ def write_run(
         behaviours={"plain": PLAIN, **(behaviours or {"DFlash2": DFLASH2})},
         edit=edit,
         edit_snapshot=edit_snapshot,
-        boot_spread=boot_spread,
         edit_end=edit_end,
+        boot_spread=boot_spread,
         one_at_a_time=one_at_a_time,
         generator=random.Random(seed),
     )
@@ -203,8 +204,8 @@ class _Writer:
     behaviours: Mapping[str, Behaviour]
     edit: Callable[[Request], Request]
     edit_snapshot: Callable[[Snapshot], Snapshot]
-    boot_spread: float
     edit_end: Callable[[RepetitionEnd], RepetitionEnd]
+    boot_spread: float
     one_at_a_time: bool
     generator: random.Random
     now_ns: int = 1_000_000_000
@@ -344,8 +345,8 @@ class _Writer:
             cpu_share=0.05,
             loop_lag_max_s=0.001,
         )
-        self.now_ns = max(ends) + 5 * MS
         self.records.append(self.edit_end(end))
+        self.now_ns = max(ends) + 5 * MS
 
     def request(
         self, where: Where, cell: Cell, prompt: Prompt, index: int, t0_ns: int, begins_ns: int

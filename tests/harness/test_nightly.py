@@ -9,7 +9,8 @@ import pytest
 from harness import cli
 from harness.compare import baselines
 from harness.compare.rules import NIGHTS_NEEDED, Rules
-from harness.nightly import Outcome, call_hook, nightly
+from harness.errors import ResultsError
+from harness.nightly import Outcome, call_hook, follow, make_room, nightly
 from harness.records import Request
 from harness.run import commands
 from harness.store import RunFolder
@@ -133,6 +134,60 @@ def test_a_step_is_told_in_the_night_that_makes_it_certain_and_remembered(
     assert "step: plain, generate, decode rate: -1" in second.headline
     assert third.steps == second.steps
     assert third.new_steps == ()
+
+
+# --- what follows ---------------------------------------------------------------------------------
+
+
+def test_a_step_that_fails_is_told_and_ends_what_follows(machine: Machine) -> None:
+    """What could not be published must not be removed."""
+    machine.night(machine.measure)
+    outcome = machine.night(machine.measure)
+    assert outcome.exit_code in (0, 2)
+    done: list[str] = []
+
+    def fail(_: Outcome) -> None:
+        raise ResultsError("site: no room")
+
+    followed = follow(
+        outcome,
+        ("first", lambda _: done.append("first")),
+        ("publishing", fail),
+        ("retention", lambda _: done.append("retention")),
+    )
+
+    assert done == ["first"]
+    assert followed.failures == ("publishing failed: site: no room",)
+    assert followed.headline.endswith("publishing failed: site: no room")
+    assert followed.exit_code == (outcome.exit_code or 3)
+    assert followed.is_news
+
+
+def test_old_nights_make_room_and_those_of_the_baseline_stay(machine: Machine) -> None:
+    """Seven nights, of which the first five are the baseline; then two more, and one is kept."""
+    for _ in range(NIGHTS_NEEDED + 2):
+        outcome = machine.night(machine.measure)
+    for folder in sorted(machine.results.glob("night-*/2026*")):
+        folder.rename(machine.results / folder.name)
+
+    make_room(outcome, results_dir=machine.results, reports_dir=machine.reports, keep=1)
+
+    kept = sorted(path.name[6:8] for path in machine.results.glob("2026*"))
+    assert kept == ["01", "02", "03", "04", "05", "07"]
+
+
+def test_a_night_is_published_and_old_ones_make_room_from_the_command_line(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[Path] = []
+    monkeypatch.setattr("harness.publish.site.publish", lambda site, **_: published.append(site))
+    monkeypatch.setattr(commands, "run_matrix", lambda *_, **__: machine.measure())
+    monkeypatch.setattr("harness.report.build.build", machine.report)
+    site = tmp_path / "site"
+
+    assert from_the_command_line(machine, "--publish", str(site), "--keep-raw", "30") == 3
+    assert published == [site]
+    assert from_the_command_line(machine, "--keep-raw", "none") == 4
 
 
 # --- who is told ----------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ def comparison_json(comparison: Comparison) -> str:
         "exit_code": comparison.exit_code,
         "headline": sentences.headline(comparison),
         "rules": msgspec.to_builtins(comparison.rules),
+        "findings": list(sentences.findings(comparison)),
+        "not_compared": list(sentences.not_compared(comparison)),
         "rows": [{**msgspec.to_builtins(row), "unit": row.unit} for row in comparison.rows],
         "notes": list(comparison.notes),
     }

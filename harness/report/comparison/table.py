@@ -1,6 +1,6 @@
 """The table of a comparison, and how its figures look: one for the terminal and for Markdown."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.compare.compare import Comparison, Row
@@ -45,9 +45,13 @@ def loss(share: float) -> str:
 
 def comparison_table(comparison: Comparison) -> Table:
     """Every figure that was compared, in the run's order."""
+    return rows_table(comparison.compared, f"{comparison.run.run_id} against {comparison.baseline}")
+
+
+def rows_table(compared: Sequence[Row], title: str) -> Table:
     return Table(
         name="comparison",
-        title=f"{comparison.run.run_id} against {comparison.baseline}",
+        title=title,
         columns=(
             "variant",
             "work",
@@ -59,8 +63,8 @@ def comparison_table(comparison: Comparison) -> Table:
             "seen from",
             "word",
         ),
-        rows=tuple(_entries(row) for row in comparison.compared),
-        notes=(SEEN_NOTE,) if comparison.compared else (),
+        rows=tuple(_entries(row) for row in compared),
+        notes=(SEEN_NOTE,) if compared else (),
         num_labels=3,
     )
 

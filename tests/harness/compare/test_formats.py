@@ -1,10 +1,12 @@
 """What other tools read: each form as its tool documents it, with names out of a nightmare."""
 
 import json
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from harness import cli
@@ -108,6 +110,42 @@ def test_junit_holds_names_that_xml_cannot() -> None:
     assert suite[0].get("classname") == 'a<b>&"c" \ufffd\ufffd]]> \ud7ff.generate'
 
 
+JUNIT = """
+<grammar xmlns="http://relaxng.org/ns/structure/1.0">
+<start><element name="testsuites"><optional><attribute name="name"/></optional>
+<zeroOrMore><ref name="suite"/></zeroOrMore></element></start>
+<define name="suite"><element name="testsuite"><attribute name="name"/>
+<attribute name="tests"><ref name="count"/></attribute>
+<attribute name="failures"><ref name="count"/></attribute>
+<attribute name="errors"><ref name="count"/></attribute>
+<optional><attribute name="skipped"><ref name="count"/></attribute></optional>
+<zeroOrMore><ref name="case"/></zeroOrMore></element></define>
+<define name="case"><element name="testcase"><attribute name="classname"/><attribute name="name"/>
+<optional><choice><ref name="failure"/><ref name="error"/><ref name="skipped"/></choice></optional>
+</element></define>
+<define name="failure"><element name="failure"><ref name="told"/></element></define>
+<define name="error"><element name="error"><ref name="told"/></element></define>
+<define name="skipped"><element name="skipped"><ref name="told"/></element></define>
+<define name="told"><attribute name="message"/><text/></define>
+<define name="count"><data type="nonNegativeInteger"
+datatypeLibrary="http://www.w3.org/2001/XMLSchema-datatypes"/></define>
+</grammar>
+"""
+"""The part of JUnit's form that Jenkins' schema (junit-10.xsd of its xunit plugin) allows and that
+we use; what is written was also held against that schema itself.
+"""
+
+
+@pytest.mark.parametrize("name", ["plain", 'a<b>&"c" \x00]]>'], ids=["plain", "hostile"])
+def test_junit_is_what_a_ci_server_can_read(name: str) -> None:
+    etree = pytest.importorskip("lxml.etree", reason="lxml is not installed")
+    schema = etree.RelaxNG(etree.fromstring(JUNIT))
+
+    assert schema.validate(etree.fromstring(junit_xml(a_comparison(name=name)).encode())), (
+        schema.error_log
+    )
+
+
 # --- Bencher, github-action-benchmark -------------------------------------------------------------
 
 
@@ -132,6 +170,38 @@ def test_github_action_benchmark_has_a_file_per_direction() -> None:
         assert isinstance(entry["value"], float)
         assert isinstance(entry["range"], str)
     assert bigger[0]["extra"] == "regressed, -19.9 % to the baseline"
+
+
+@dataclass(frozen=True)
+class ActionEntry:
+    """As that action's own parser demands it; one without an entry it calls an error."""
+
+    name: str
+    value: float
+    unit: str
+    range: str | None = None
+    extra: str | None = None
+
+
+@dataclass(frozen=True)
+class BencherMetric:
+    """As Bencher's metric format (v0) has it."""
+
+    value: float
+    lower_value: float | None = None
+    upper_value: float | None = None
+
+
+def test_what_is_written_is_what_the_other_sides_parsers_take() -> None:
+    for direction in ("higher", "lower"):
+        text = action_benchmark_json(a_comparison(), direction)
+        assert msgspec.json.decode(text, type=list[ActionEntry])
+    bencher = msgspec.json.decode(
+        bencher_json(a_comparison()), type=dict[str, dict[str, BencherMetric]]
+    )
+    assert all(
+        re.fullmatch(r"[a-z0-9_]+", measure) for told in bencher.values() for measure in told
+    )
 
 
 # --- Markdown and JSON ----------------------------------------------------------------------------
