@@ -19,9 +19,13 @@ from harness.cli import (
     baseline,
     compare,
     doctor,
+    export,
+    import_,
     nightly,
+    overlap,
     plan,
     preflight,
+    publish,
     report,
     resume,
     run,
@@ -31,7 +35,23 @@ from harness.cli import (
 from harness.cli.arguments import Parser
 from harness.errors import HarnessError
 
-COMMANDS = (plan, preflight, run, resume, report, show, compare, baseline, nightly, doctor, status)
+COMMANDS = (
+    plan,
+    preflight,
+    run,
+    resume,
+    report,
+    show,
+    compare,
+    baseline,
+    nightly,
+    publish,
+    import_,
+    overlap,
+    export,
+    doctor,
+    status,
+)
 STOPPED = 130
 
 

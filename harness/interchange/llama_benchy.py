@@ -1,0 +1,103 @@
+"""llama-benchy's JSON report, as of 0.4.0."""
+
+from collections.abc import Sequence
+
+from harness.errors import ResultsError
+from harness.interchange.document import ImportedFigure, ImportedRow
+from harness.interchange.reading import (
+    Field,
+    Json,
+    Read,
+    Source,
+    count,
+    meanings,
+    number,
+    objects,
+    protocol_id,
+    text,
+)
+
+TOOL = "llama-benchy"
+
+FIELDS: Sequence[Field] = (
+    Field(
+        name="tg_throughput",
+        unit="tok/s",
+        like="aggregate_throughput",
+        meaning="tokens after the first of all requests, over first to last; mean over runs",
+    ),
+    Field(
+        name="tg_req_throughput",
+        unit="tok/s",
+        like="decode_rate_strict",
+        meaning="tokens after the first / (last - first) of one request; mean over requests",
+    ),
+    Field(
+        name="pp_req_throughput",
+        unit="tok/s",
+        like="prefill_rate",
+        meaning="prompt tokens / (time to first event - the latency of an empty request)",
+    ),
+    Field(name="pp_throughput", unit="tok/s", meaning="the same over all requests at once"),
+    Field(
+        name="e2e_ttft",
+        unit="s",
+        scale=1e-3,
+        like="ttft_p50",
+        meaning="first event with content or reasoning; mean over requests, and not a median",
+    ),
+    Field(
+        name="ttfr",
+        unit="s",
+        scale=1e-3,
+        like="ttfr_p50",
+        meaning="first event with choices; mean over requests",
+    ),
+    Field(
+        name="est_ppt",
+        unit="s",
+        scale=1e-3,
+        meaning="ttfr less the latency of an empty request",
+    ),
+    Field(name="peak_throughput", unit="tok/s", meaning="the best second of all requests"),
+)
+
+
+def read(sources: Sequence[Source]) -> Read:
+    reports = [(source, item) for source in sources for item in objects(source)]
+    versions = {item.get("version") for _, item in reports}
+    rows = [row for source, item in reports for row in _rows(source, item)]
+    version = text(versions.pop()) if len(versions) == 1 else None
+    return Read(tool_version=version, meanings=meanings(FIELDS), rows=tuple(rows))
+
+
+def _rows(source: Source, report: Json) -> list[ImportedRow]:
+    runs = report.get("benchmarks")
+    if not isinstance(runs, list):
+        raise ResultsError(f"{source.name}: no `benchmarks`, so it is no report of llama-benchy")
+    return [_row(report, run) for run in runs]
+
+
+def _row(report: Json, run: Json) -> ImportedRow:
+    sizes = [count(run.get(f"{part}_size")) for part in ("prompt", "response", "context")]
+    work = f"pp{sizes[0]} tg{sizes[1]}" + (f" @ d{sizes[2]}" if sizes[2] else "")
+    measured = tuple(
+        ImportedFigure(name=field.name, value=mean * field.scale, unit=field.unit, like=field.like)
+        for field in FIELDS
+        if (mean := number((run.get(field.name) or {}).get("mean"))) is not None
+    )
+    return ImportedRow(
+        subject=text(report.get("model")),
+        work=work,
+        concurrency=count(run.get("concurrency")),
+        num_requests=None,
+        num_failed=None,
+        protocol_id=protocol_id(
+            TOOL,
+            *sizes,
+            count(run.get("concurrency")),
+            str(report.get("latency_mode")),
+            bool(report.get("prefix_caching_enabled")),
+        ),
+        figures=measured,
+    )

@@ -1,0 +1,130 @@
+"""What the readers of other tools' files share: files as JSON, fields with their meaning, and text
+that holds no key.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from harness import keys
+from harness.errors import ResultsError
+from harness.interchange.document import ImportedFigure, ImportedRow
+
+Json: TypeAlias = Mapping[str, Any]
+
+_SECRET = re.compile(
+    r"(sk-|hf_)[A-Za-z0-9_-]{8,}|(?<=Bearer )\S+|(?<=://)[^/\s@]*:[^/\s@]*(?=@)"
+    r"|(?<=key=)[^&\s]+|(?<=token=)[^&\s]+|(?<=secret=)[^&\s]+|(?<=password=)[^&\s]+",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A file that was named on the command line, or found in a folder that was."""
+
+    name: str
+    data: bytes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """A figure of a tool: where it stands, what it is multiplied by to be in our units, what our
+    figure like it is (None: there is none), and what the tool means by it.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    like: str | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What a reader made of its sources."""
+
+    tool_version: str | None
+    meanings: Mapping[str, str]
+    rows: tuple[ImportedRow, ...]
+
+
+def sources(paths: Sequence[Path], pattern: str) -> tuple[Source, ...]:
+    """Files as named; of a folder those that match `pattern`, below it too."""
+    found = [
+        (file, file.relative_to(path).as_posix() if path.is_dir() else file.name)
+        for path in paths
+        for file in (sorted(path.rglob(pattern)) if path.is_dir() else (path,))
+    ]
+    if not found:
+        raise ResultsError(f"no {pattern} in {', '.join(map(str, paths))}")
+    try:
+        return tuple(
+            Source(name=without_secrets(name), data=file.read_bytes()) for file, name in found
+        )
+    except OSError as error:
+        raise ResultsError(f"{error.filename}: {error.strerror}") from error
+
+
+def objects(source: Source) -> Iterator[Json]:
+    """A JSON object, a list of them, or one on each line."""
+    try:
+        text = source.data.decode()
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError:
+            found = [json.loads(line) for line in text.split("\n") if line.strip()]
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ResultsError(
+            f"{source.name}: neither JSON nor a JSON object per line: {error}"
+        ) from error
+    for item in found if isinstance(found, list) else [found]:
+        if not isinstance(item, dict):
+            raise ResultsError(f"{source.name}: {str(item)[:40]!r} is no JSON object")
+        yield item
+
+
+def figures(found: Json, fields: Sequence[Field]) -> tuple[ImportedFigure, ...]:
+    """Those that the file has; null, NaN and infinity are none."""
+    return tuple(
+        ImportedFigure(name=field.name, value=value * field.scale, unit=field.unit, like=field.like)
+        for field in fields
+        if (value := number(found.get(field.name))) is not None
+    )
+
+
+def meanings(fields: Sequence[Field]) -> Mapping[str, str]:
+    return {field.name: field.meaning for field in fields}
+
+
+def number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def count(value: object) -> int | None:
+    found = number(value)
+    return None if found is None else round(found)
+
+
+def protocol_id(tool: str, *parts: object) -> str:
+    """Of all that the file tells of how its numbers were made; never equal to one of ours."""
+    return f"{tool}-{keys.short_hash([tool, *parts])}"
+
+
+def text(value: object) -> str:
+    return without_secrets(str(value)) if value else "unknown"
+
+
+def without_secrets(written: str) -> str:
+    return _SECRET.sub("(left out)", written)
