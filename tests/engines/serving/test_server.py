@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import time
@@ -304,6 +305,20 @@ def test_the_token_identity_holds_on_the_real_process(client: httpx.Client) -> N
         complete(client, prompt=PROMPT, temperature=0.5, seed=seed, max_tokens=21, stop=["e", " "])
     page = counters(client)
     assert_tokens_add_up(page)
+
+
+def test_no_counter_ever_goes_down(client: httpx.Client) -> None:
+    def totals() -> dict[str, float]:
+        return {name: value for name, value in counters(client).items() if "_total" in name}
+
+    seen = [totals()]
+    for number in range(4):
+        complete(client, prompt=PROMPT, temperature=number % 2, max_tokens=1 + 7 * number)
+        seen.append(totals())
+    for before, after in itertools.pairwise(seen):
+        assert before.keys() == after.keys()
+        assert all(after[name] >= before[name] for name in before)
+        assert after["requests_total"] == before["requests_total"] + 1
 
 
 def test_every_counter_is_there_before_the_first_request_and_nothing_else(
