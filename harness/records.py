@@ -22,6 +22,7 @@ Assignment: TypeAlias = Literal["round-robin", "rotate", "balanced"]
 CachePolicy: TypeAlias = Literal["cold", "warm"]
 LengthPolicy: TypeAlias = Literal["natural", "forced"]
 Level: TypeAlias = Literal["ok", "warning", "invalid"]
+MemorySource: TypeAlias = Literal["accelerators", "host", "resident set"]
 
 # --- what the user wrote (a matrix, read and checked by config.py) --------------------------------
 
@@ -377,6 +378,7 @@ class Boot:
     wanted: Mapping[str, Any] = field(default_factory=dict)  # model paths and flags we asked for
     attached: bool = False  # it ran before and goes on: no start of ours
     container: Container | None = None  # None: a process, or a server that was there
+    memory_read_from: MemorySource | None = None  # None: a run of before resident sets alone
 
 
 @dataclass(frozen=True, kw_only=True)
