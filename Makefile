@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 MATRIX := configs/matrices/quickstart.yaml
 
-.PHONY: quickstart test test-slow test-external nightly check machine clean
+.PHONY: quickstart test test-slow test-external nightly check sample-site machine clean
 
 quickstart: $(VENV)/engine.ok
 	$(BIN)/dflashbench run $(MATRIX)
@@ -35,6 +35,11 @@ check: $(VENV)/dev.ok
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# A site of nine synthetic nights, the last two of them red: docs/howto/nightly.md walks through it.
+sample-site: $(VENV)/dev.ok
+	rm -rf build/sample-site
+	$(BIN)/python -m tests.harness.publish.sample build/sample-site
 
 # What is missing is named with the command that installs it.
 machine:
