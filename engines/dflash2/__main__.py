@@ -5,6 +5,7 @@
     python -m engines.dflash2 check --model DIR --dflash2-model DIR
     python -m engines.dflash2 convert SRC DST --source-repository NAME --source-revision REV
     python -m engines.dflash2 verify DIR --reference DIR
+    python -m engines.dflash2 export-gguf TARGET OUT.gguf --drafter DRAFTER OUT.gguf
 
 Knows exit codes. The user's mistakes end with 2 and one message on stderr; a traceback is a
 defect of ours.
@@ -38,6 +39,8 @@ def _command(name: str) -> Callable[[argparse.Namespace], int]:
         from engines.dflash2.conversion import commands as conversion
 
         return {"convert": conversion.convert_command, "verify": conversion.verify_command}[name]
+    if name == "export-gguf":
+        return _export_command()
     from engines.dflash2 import commands
 
     return {
@@ -45,6 +48,16 @@ def _command(name: str) -> Callable[[argparse.Namespace], int]:
         "generate": commands.generate_command,
         "check": commands.check_command,
     }[name]
+
+
+def _export_command() -> Callable[[argparse.Namespace], int]:
+    try:
+        from engines.gguf.__main__ import export_command
+    except ModuleNotFoundError as error:
+        if error.name != "gguf":
+            raise
+        raise UsageError("export-gguf needs the package gguf: pip install '.[gguf]'") from error
+    return export_command
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ class UsageError(Exception):
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="python -m engines.dflash2", description="DFlash 2 engine")
     commands = root.add_subparsers(
-        required=True, dest="command", metavar="serve | generate | check | convert | verify"
+        required=True,
+        dest="command",
+        metavar="serve | generate | check | convert | verify | export-gguf",
     )
 
     serving = commands.add_parser("serve", help="answer the OpenAI API over HTTP")
@@ -52,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
     )
     checking.set_defaults(threads=_num_cores())
     _add_conversion_commands(commands)
+    add_export_arguments(
+        commands.add_parser("export-gguf", help="write a target as GGUF, for llama.cpp")
+    )
     return root
 
 
@@ -67,6 +72,19 @@ def _add_conversion_commands(
     verifying = commands.add_parser("verify", help="compare a drafter with what was published")
     verifying.add_argument("folder", type=Path, metavar="DIR")
     verifying.add_argument("--reference", type=Path, metavar="DIR", help="must have the same bytes")
+
+
+def add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of `export-gguf`, which is `python -m engines.gguf`, too."""
+    parser.add_argument("target", type=Path, metavar="TARGET", help="folder of a qwen3 target")
+    parser.add_argument("out", type=Path, metavar="OUT.gguf")
+    parser.add_argument(
+        "--drafter",
+        type=Path,
+        nargs=2,
+        metavar=("DRAFTER", "OUT.gguf"),
+        help="folder of its DFlash 2 drafter, and its file",
+    )
 
 
 def _add_http_options(parser: argparse.ArgumentParser) -> None:

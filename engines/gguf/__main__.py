@@ -9,8 +9,8 @@ The user's mistakes end with 2 and one message on stderr.
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from engines.dflash2.arguments import add_export_arguments
 from engines.dflash2.config import ModelError
 from engines.gguf.export import export_drafter, export_target
 
@@ -18,30 +18,21 @@ USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m engines.gguf")
+    add_export_arguments(parser)
     try:
-        export_target(options.target, options.out)
-        if options.drafter is not None:
-            drafter, out = options.drafter
-            export_drafter(drafter, options.target, out)
+        return export_command(parser.parse_args(arguments))
     except ModelError as error:
         print(f"gguf: {error}", file=sys.stderr)
         return USAGE_ERROR
+
+
+def export_command(options: argparse.Namespace) -> int:
+    export_target(options.target, options.out)
+    if options.drafter is not None:
+        drafter, out = options.drafter
+        export_drafter(drafter, options.target, out)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m engines.gguf")
-    parser.add_argument("target", type=Path, metavar="TARGET", help="folder of a qwen3 target")
-    parser.add_argument("out", type=Path, metavar="OUT.gguf")
-    parser.add_argument(
-        "--drafter",
-        type=Path,
-        nargs=2,
-        metavar=("DRAFTER", "OUT.gguf"),
-        help="folder of its DFlash 2 drafter, and its file",
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from engines.dflash2 import __main__ as engine
 from engines.dflash2.checkpoint import open_checkpoint
 from engines.dflash2.config import ModelError
 
@@ -143,6 +144,12 @@ def test_a_drafter_of_another_target_is_refused(tmp_path):
     copy = edited(DRAFTER, tmp_path, "config.json", num_target_layers=12)
     with pytest.raises(ModelError, match="num_target_layers is 12 in the drafter and 10"):
         export_drafter(copy, TARGET, tmp_path / "d.gguf")
+
+
+def test_the_engines_command_line_has_it_as_a_command(tmp_path):
+    out = tmp_path / "t.gguf"
+    assert engine.main(["export-gguf", str(TARGET), str(out)]) == 0
+    assert gguf.GGUFReader(out).fields["general.architecture"].contents() == "qwen3"
 
 
 def test_a_mistake_ends_with_two_and_a_message(tmp_path, capsys):

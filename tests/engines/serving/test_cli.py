@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -227,3 +228,12 @@ def test_serve_has_its_bounds_from_its_options_and_ends_well_after_a_running_ans
     assert (answer.json()["timings"]["rounds"], answer.json()["timings"]["plain_steps"]) == (0, 499)
     names = ("max_concurrent_requests", "max_waiting", "draft_until_batch", "kv_capacity_tokens")
     assert [health[name] for name in names] == [2, 3, 0, 2 * 512]
+
+
+def test_a_command_whose_package_is_missing_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("engines.gguf")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "gguf", None)  # which makes its import fail
+    assert "pip install '.[gguf]'" in refused(capsys, "export-gguf", "target", "out.gguf")
