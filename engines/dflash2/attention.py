@@ -59,26 +59,38 @@ class Attention(nn.Module):
         keys: Tensor,
         values: Tensor,
         mask: Tensor | None,
+        *,
+        context: tuple[Tensor, Tensor] | None = None,
         gate: Tensor | None = None,
     ) -> Tensor:
         """`attention`, then the way back: -> [batch, length, hidden].
 
         gate: [batch, length, heads * head_dim], multiplies what the heads found; None: by 1.
         """
-        attended = attention(queries, keys, values, mask).transpose(1, 2).flatten(-2)
+        attended = attention(queries, keys, values, mask, context).transpose(1, 2).flatten(-2)
         return self.o_proj(attended if gate is None else attended * gate)
 
     def heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim))
 
 
-def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    context: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """softmax(q k / sqrt(head_dim) + mask) v; each key-value head serves neighbouring query heads.
 
-    All [batch, heads, length, head_dim]; mask: see `additive_mask`; None: the plain causal rule.
+    All [batch, heads, length, head_dim]; context: more keys and values, which in the mask stand
+    before the others. mask: see `additive_mask`; None: the plain causal rule.
     """
-    if queries.shape[-2] <= FEW_ROWS and kernels.can_attend(queries, keys, values, mask):
-        return kernels.attend(queries, keys, values, mask)
+    tensors = (queries, keys, values, *(context or ()))
+    if queries.shape[-2] <= FEW_ROWS and kernels.can_attend(mask, *tensors):
+        return kernels.attend(queries, keys, values, mask, context)
+    if context is not None:
+        keys, values = torch.cat((context[0], keys), -2), torch.cat((context[1], values), -2)
     return F.scaled_dot_product_attention(
         queries,
         keys,

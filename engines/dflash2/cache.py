@@ -98,7 +98,7 @@ class CacheView:
         self.slots = slots
         self.num_new = 0
         self.num_keys = 0  # rows that the longest sequence has at the end of the pass
-        self._places: Tensor | None = None
+        self.positions = torch.empty(0)  # of the new rows, [batch, num_new]
 
     @property
     def lengths(self) -> list[int]:
@@ -115,15 +115,14 @@ class CacheView:
             )
         cache.clean(self.slots, self.num_keys)
         device = cache.keys.device
-        positions = torch.tensor(lengths, device=device).unsqueeze(1)
-        positions = positions + torch.arange(num_new, device=device)
-        # Where the rows lie in a layer's memory taken as one long column: slot, head, position.
-        num_heads = cache.keys.shape[2]
-        columns = torch.arange(
-            self.slots.start * num_heads, self.slots.stop * num_heads, device=device
-        ).view(-1, num_heads, 1)
-        self._places = (columns * cache.num_rows + positions.unsqueeze(1)).flatten()
-        return positions
+        first = torch.tensor(lengths, device=device).unsqueeze(1)
+        self.positions = first + torch.arange(num_new, device=device)
+        return self.positions
+
+    def memory(self, layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values: twice [batch, key-value heads, all rows, head_dim]."""
+        slots = slice(self.slots.start, self.slots.stop)
+        return self.cache.keys[layer, slots], self.cache.values[layer, slots]
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write a layer's new rows behind every sequence and return all of its rows.
@@ -131,12 +130,11 @@ class CacheView:
         keys, values: [batch, key-value heads, num_new, head_dim] -> the same with num_keys rows;
         of a shorter sequence, those behind its own are to be masked.
         """
-        assert self._places is not None, "begin comes first"
         found = []
-        for memory, new in ((self.cache.keys[layer], keys), (self.cache.values[layer], values)):
-            head_dim = new.shape[-1]
-            memory.view(-1, head_dim).index_copy_(0, self._places, new.reshape(-1, head_dim))
-            found.append(memory[self.slots.start : self.slots.stop, :, : self.num_keys])
+        for memory, new in zip(self.memory(layer), (keys, values), strict=True):
+            places = self.positions[:, None, :, None].expand_as(new)
+            memory.scatter_(2, places, new)
+            found.append(memory[:, :, : self.num_keys])
         return found[0], found[1]
 
     def commit(self, num_rows: Sequence[int]) -> None:
@@ -197,8 +195,8 @@ class HybridView(CacheView):
         self._places_of_layers = cache.places
         self._states = {layer: state.view(slots) for layer, state in cache.states.items()}
 
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        return super().append(self._places_of_layers[layer], keys, values)
+    def memory(self, layer: int) -> tuple[Tensor, Tensor]:
+        return super().memory(self._places_of_layers[layer])
 
     def delta_state(self, layer: int) -> DeltaState:
         return self._states[layer]

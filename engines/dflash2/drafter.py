@@ -37,10 +37,8 @@ class BlockAttention(Attention):
         context_values: Tensor,
     ) -> Tensor:
         """context_*: [batch, key-value heads, context, head_dim], before the block in the mask."""
-        queries, keys, values = self.queries_keys_values(x, rotation)
-        keys = torch.cat((context_keys, keys), -2)
-        values = torch.cat((context_values, values), -2)
-        return self.attend(queries, keys, values, mask)
+        own = self.queries_keys_values(x, rotation)
+        return self.attend(*own, mask, context=(context_keys, context_values))
 
 
 class DFlash2DecoderLayer(nn.Module):

@@ -4,6 +4,7 @@
 // the same to the bit in whatever company it is computed. Knows arrays and strides, no models.
 
 #include <math.h>
+#include <omp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,19 +38,21 @@ INLINE vec fold(vec a, vec b, int half) {
     return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, low + half);
 }
 
-// rows * columns results at once, at most LANES. The next tile's weights are asked for meanwhile.
-INLINE void tile(int rows, int columns, const float *x, long x_stride, const float *w,
-                 long w_stride, float *y, long y_stride, long k) {
+// rows * columns results at once, at most LANES. x: [rows, k]; w: [columns, k]; y has rows of
+// `width`. The weights of a later tile are asked for meanwhile, into the cache's second level: into
+// the first one half as fast here.
+INLINE void tile(int rows, int columns, const float *x, const float *w, float *y, long width,
+                 long k) {
     vec sum[LANES];
     UNROLL for (int i = 0; i < LANES; i++) sum[i] = (vec){0};
     for (long at = 0; at < k; at += LANES) {
         vec weight[LANES];
         UNROLL for (int c = 0; c < columns; c++) {
-            weight[c] = load(w + c * w_stride + at);
-            __builtin_prefetch(w + (c + 4 * columns) * w_stride + at);
+            weight[c] = load(w + c * k + at);
+            __builtin_prefetch(w + (c + 4 * columns) * k + at, 0, 2);  // to the second level
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            vec value = load(x + r * x_stride + at);
+            vec value = load(x + r * k + at);
             IN_REGISTER(value);
             UNROLL for (int c = 0; c < columns; c++) sum[r * columns + c] += value * weight[c];
         }
@@ -59,50 +62,62 @@ INLINE void tile(int rows, int columns, const float *x, long x_stride, const flo
     UNROLL for (int i = 0; i < 2; i++) sum[i] = fold(sum[i], sum[i + 2], 2);
     vec sums = fold(sum[0], sum[1], 1);
     UNROLL for (int r = 0; r < rows; r++)
-        memcpy(y + r * y_stride, (float *)&sums + r * columns, sizeof(float) * columns);
+        memcpy(y + r * width, (float *)&sums + r * columns, sizeof(float) * columns);
 }
 
-INLINE void strip(int rows, int columns, const float *x, long x_stride, const float *w,
-                  long w_stride, float *y, long y_stride, long n, long k) {
+INLINE void strip(int rows, int columns, const float *x, const float *w, float *y, long width,
+                  long n, long k) {
     long c = 0;
-    for (; c + columns <= n; c += columns)
-        tile(rows, columns, x, x_stride, w + c * w_stride, w_stride, y + c, y_stride, k);
-    for (; c < n; c++) tile(rows, 1, x, x_stride, w + c * w_stride, w_stride, y + c, y_stride, k);
+    for (; c + columns <= n; c += columns) tile(rows, columns, x, w + c * k, y + c, width, k);
+    for (; c < n; c++) tile(rows, 1, x, w + c * k, y + c, width, k);
 }
 
-// All rows by n columns: the columns' weights stay in the cache, and the rows go past them.
-static void block(const float *x, long x_stride, const float *w, long w_stride, float *y,
-                  long y_stride, long m, long n, long k) {
+// All m rows by n columns: the columns' weights stay in the cache, and the rows go past them.
+static void block(const float *x, const float *w, float *y, long width, long m, long n, long k) {
     long r = 0;
-#define STRIPS(rows, columns)                                                                 \
-    for (; r + rows <= m; r += rows)                                                          \
-        strip(rows, columns, x + r * x_stride, x_stride, w, w_stride, y + r * y_stride,       \
-              y_stride, n, k);
-    STRIPS(8, 2)
-    STRIPS(4, 4)
-    STRIPS(2, 8)
-    STRIPS(1, 16)
-#undef STRIPS
+    for (; r + 8 <= m; r += 8) strip(8, 2, x + r * k, w, y + r * width, width, n, k);
+    for (; r + 4 <= m; r += 4) strip(4, 4, x + r * k, w, y + r * width, width, n, k);
+    for (; r + 2 <= m; r += 2) strip(2, 8, x + r * k, w, y + r * width, width, n, k);
+    for (; r < m; r++) strip(1, 16, x + r * k, w, y + r * width, width, n, k);
 }
 
 #define COLUMNS_AT_ONCE 64
 
+// Where a thread's part of n columns begins: all parts are equal, up to LANES columns.
+INLINE long part_begin(long n, int thread, int num_threads) {
+    return thread == num_threads ? n : n * thread / num_threads / LANES * LANES;
+}
+
 // x: [m, k] by several matrices w: [widths[i], k], their results side by side in y: [m, sum].
-void product(const float *x, float *y, long m, long k, int num_matrices, const float **w,
-             const long *widths, int num_threads) {
+// added: as large as y, comes on top; or NULL.
+void product(const float *x, float *y, long m, long k, int num_matrices, const float *const *w,
+             const long *widths, const float *added, int num_threads) {
     long width = 0;
     for (int i = 0; i < num_matrices; i++) width += widths[i];
 #pragma omp parallel num_threads(num_threads)
     for (long i = 0, start = 0; i < num_matrices; start += widths[i++]) {
-#pragma omp for schedule(static) nowait
-        for (long first = 0; first < widths[i]; first += COLUMNS_AT_ONCE) {
-            long n = widths[i] - first < COLUMNS_AT_ONCE ? widths[i] - first : COLUMNS_AT_ONCE;
-            block(x, k, w[i] + first * k, k, y + start + first, width, m, n, k);
+        int thread = omp_get_thread_num(), num_parts = omp_get_num_threads();
+        long first = part_begin(widths[i], thread, num_parts), n;
+        for (long end = part_begin(widths[i], thread + 1, num_parts); first < end; first += n) {
+            n = end - first < COLUMNS_AT_ONCE ? end - first : COLUMNS_AT_ONCE;
+            block(x, w[i] + first * k, y + start + first, width, m, n, k);
+            for (long r = 0; added && r < m; r++)
+                for (long c = r * width + start + first, last = c + n; c < last; c++)
+                    y[c] += added[c];
         }
     }
 }
 
 // --- rows by themselves ---
+
+typedef struct {
+    float *data;
+    long batch, head, row;  // strides of [batch, head, row, size]
+} heads;
+
+INLINE float *head_of(heads x, long batch, long head, long row) {
+    return x.data + batch * x.batch + head * x.head + row * x.row;
+}
 
 #define MANY_ROWS 32  // from so many on it pays to wake the other threads
 
@@ -129,22 +144,24 @@ void rms_norm(const float *x, const float *weight, float offset, float eps, floa
         normalise(x + r * size, weight, offset, eps, y + r * size, size);
 }
 
-// Heads in their places: each is normalised (weight NULL: it is not), then its first num_turned
-// channels are turned by the angles of its row. x: [rows, heads, size], a row every x_stride;
-// cos, sin: [num_angles, num_turned], repeated where there are more rows; y: without gaps.
-void turn_heads(const float *x, long x_stride, const float *weight, float offset, float eps,
-                const float *cos, const float *sin, long num_angles, long num_turned, float *y,
-                long rows, long heads, long size, int num_threads) {
+// Each head is normalised (weight NULL: it is not), then its first num_turned channels are turned by
+// the angles of its row. x, y: [batch, num_heads, rows, size]; cos, sin: [num_angles, num_turned],
+// one for each row, or for each row of each sequence.
+void turn_heads(heads x, const float *weight, float offset, float eps, const float *cos,
+                const float *sin, long num_angles, long num_turned, heads y, long batch,
+                long num_heads, long rows, long size, int num_threads) {
     long half = num_turned / 2;
-#pragma omp parallel for num_threads(num_threads) if (rows >= MANY_ROWS)
-    for (long r = 0; r < rows; r++) {
-        const float *c = cos + r % num_angles * num_turned, *s = sin + r % num_angles * num_turned;
-        for (long h = 0; h < heads; h++) {
-            float *to = y + (r * heads + h) * size, turned[num_turned];
+#pragma omp parallel for num_threads(num_threads) if (batch * rows >= MANY_ROWS)
+    for (long line = 0; line < batch * rows; line++) {
+        const float *c = cos + line % num_angles * num_turned;
+        const float *s = sin + line % num_angles * num_turned;
+        for (long h = 0; h < num_heads; h++) {
+            const float *from = head_of(x, line / rows, h, line % rows);
+            float *to = head_of(y, line / rows, h, line % rows), turned[num_turned];
             if (weight)
-                normalise(x + r * x_stride + h * size, weight, offset, eps, to, size);
+                normalise(from, weight, offset, eps, to, size);
             else
-                memcpy(to, x + r * x_stride + h * size, sizeof(float) * size);
+                memmove(to, from, sizeof(float) * size);  // they may be the same
             for (long i = 0; i < half; i++) {
                 turned[i] = to[i] * c[i] + to[i + half] * s[i];
                 turned[i + half] = to[i + half] * c[i + half] + to[i] * s[i + half];
@@ -187,6 +204,57 @@ void swiglu(const float *x, float *y, long rows, long size, int num_threads) {
         }
 }
 
+// --- what only the drafter does ---
+
+// Of each row the kernels of its convolutions: a base for each channel, plus a correction for its
+// group. base: [kernels, groups * group_size]; correction: [rows, kernels, groups].
+void convolution_kernels(const float *base, const float *correction, float *y, long rows,
+                         long kernels, long groups, long group_size) {
+    long num_bases = kernels * groups;
+    for (long i = 0; i < rows * num_bases; i++)
+        for (long c = 0; c < group_size; c++)
+            y[i * group_size + c] = base[i % num_bases * group_size + c] + correction[i];
+}
+
+// y[t] = sum over taps of kernel[t, tap] * x[t - tap] in each block. x, y: [batch, length, size];
+// kernel: [batch, length, taps, size], a row every kernel_stride.
+void convolve(const float *x, const float *kernel, long kernel_stride, float *y, long batch,
+              long length, long taps, long size) {
+    for (long row = 0; row < batch * length; row++) {
+        const float *own = kernel + row * kernel_stride, *from = x + row * size;
+        float *to = y + row * size;
+        for (long c = 0; c < size; c++) to[c] = own[c] * from[c];
+        for (long tap = 1; tap < taps && tap <= row % length; tap++)
+            for (long c = 0; c < size; c++) to[c] += own[tap * size + c] * from[c - tap * size];
+    }
+}
+
+// Whether a score comes before one of a smaller index, in the order that `top_k.py` describes.
+INLINE int is_better(float score, float other) {
+    return score > other || (isnan(score) && !isnan(other));
+}
+
+// The k best of each row, in order: NaN, then from high to low, of equals the smaller index.
+void top_candidates(const float *scores, float *best, int64_t *indices, long rows, long n, long k,
+                    int num_threads) {
+#pragma omp parallel for num_threads(num_threads) if (rows * n >= 65536)
+    for (long r = 0; r < rows; r++) {
+        float *found = best + r * k;
+        int64_t *where = indices + r * k;
+        for (long i = 0, num_found = 0; i < n; i++) {
+            float score = scores[r * n + i];
+            if (num_found == k && !is_better(score, found[k - 1])) continue;
+            long place = num_found < k ? num_found++ : k - 1;
+            for (; place > 0 && is_better(score, found[place - 1]); place--) {
+                found[place] = found[place - 1];
+                where[place] = where[place - 1];
+            }
+            found[place] = score;
+            where[place] = i;
+        }
+    }
+}
+
 // --- attention ---
 
 // scores become weights that add up to one. mask is added to the scores first, or NULL.
@@ -196,11 +264,11 @@ INLINE void softmax(float *scores, const float *mask, long num_visible, long pad
     highest += -INFINITY;
     for (long at = 0; at < padded; at += LANES) {
         vec score = load(scores + at);
-        if (mask) {
-            for (int lane = 0; lane < LANES && at + lane < num_visible; lane++)
-                score[lane] += mask[at + lane];
-            store(scores + at, score);
-        }
+        if (mask && at + LANES <= num_visible)
+            score += load(mask + at);
+        else
+            for (long i = at; mask && i < num_visible; i++) score[i - at] += mask[i];
+        store(scores + at, score);
         ints is_higher = score > highest;
         highest = (vec)((is_higher & (ints)score) | (~is_higher & (ints)highest));
     }
@@ -216,72 +284,205 @@ INLINE void softmax(float *scores, const float *mask, long num_visible, long pad
     for (long at = 0; at < padded; at += LANES) store(scores + at, scale * load(scores + at));
 }
 
-// y[r, :] = sum over i of weights[r, i] * v[i, :], for `rows` rows and `vectors` * LANES channels.
-INLINE void mix(int rows, int vectors, const float *weights, long padded, const float *v,
-                long v_stride, float *y, long y_stride, long num_keys) {
-    vec sum[LANES];
-    UNROLL for (int i = 0; i < LANES; i++) sum[i] = (vec){0};
+// Of a square of vectors, exchange the upper right and the lower left quarter, and likewise in each
+// of the smaller squares that `half` cuts it into. Done for 8, 4, 2 and 1 it turns rows to columns.
+INLINE void exchange(vec *square, int half) {
+    ints upper, lower;
+    UNROLL for (int lane = 0; lane < LANES; lane++) {
+        upper[lane] = lane & half ? LANES + lane - half : lane;
+        lower[lane] = lane & half ? LANES + lane : lane + half;
+    }
+    UNROLL for (int i = 0; i < LANES; i++)
+        if (!(i & half)) {
+            vec a = square[i], b = square[i + half];
+            square[i] = __builtin_shuffle(a, b, upper);
+            square[i + half] = __builtin_shuffle(a, b, lower);
+        }
+}
+
+// LANES keys as columns: channel by channel, one key a lane; fewer keys leave zeros.
+INLINE void as_columns(const float *keys, long stride, long num_keys, vec *columns, long size) {
+    for (long at = 0; at < size; at += LANES) {
+        vec square[LANES];
+        UNROLL for (int i = 0; i < LANES; i++)
+            square[i] = i < num_keys ? load(keys + i * stride + at) : (vec){0};
+        exchange(square, 8);
+        exchange(square, 4);
+        exchange(square, 2);
+        exchange(square, 1);
+        UNROLL for (int i = 0; i < LANES; i++) columns[at + i] = square[i];
+    }
+}
+
+INLINE void score(int rows, const float *queries, const vec *columns, float *scores, long padded,
+                  long size) {
+    vec sum[4] = {{0}};
+    for (long i = 0; i < size; i++)
+        UNROLL for (int r = 0; r < rows; r++) sum[r] += queries[r * size + i] * columns[i];
+    UNROLL for (int r = 0; r < rows; r++) store(scores + r * padded, sum[r]);
+}
+
+// Queries, [lines, size], by keys; behind the last score up to LANES - 1 are written that are none.
+static void score_all(const float *queries, const float *keys, long stride, long num_keys,
+                      float *scores, long padded, long lines, long size) {
+    vec columns[size];
+    for (long first = 0; first < num_keys; first += LANES) {
+        as_columns(keys + first * stride, stride, num_keys - first, columns, size);
+        long line = 0;
+        for (; line + 4 <= lines; line += 4)
+            score(4, queries + line * size, columns, scores + line * padded + first, padded, size);
+        for (; line < lines; line++)
+            score(1, queries + line * size, columns, scores + line * padded + first, padded, size);
+    }
+}
+
+// Rows that are looked at: those of a context, then those of the block itself.
+typedef struct {
+    heads context, own;
+    long num_context, num_own;
+} parts;
+
+// sums += weights[r, i] * v[i, :] over some rows i, for `rows` rows and `vectors` * LANES channels.
+INLINE void mix_part(int rows, int vectors, const float *weights, long padded, const float *v,
+                     long v_stride, long num_keys, vec *sum) {
     for (long key = 0; key < num_keys; key++)
         UNROLL for (int c = 0; c < vectors; c++) {
             vec value = load(v + key * v_stride + c * LANES);
             UNROLL for (int r = 0; r < rows; r++)
                 sum[r * vectors + c] += weights[r * padded + key] * value;
         }
+}
+
+// What `rows` neighbouring lines of weights find in the values of one head, a few channels at once.
+INLINE void mix(int rows, int vectors, const float *weights, long padded, parts v, long batch,
+                long head, long channel, float *y, long y_stride) {
+    vec sum[LANES];
+    UNROLL for (int i = 0; i < LANES; i++) sum[i] = (vec){0};
+    mix_part(rows, vectors, weights, padded, head_of(v.context, batch, head, 0) + channel,
+             v.context.row, v.num_context, sum);
+    mix_part(rows, vectors, weights + v.num_context, padded,
+             head_of(v.own, batch, head, 0) + channel, v.own.row, v.num_own, sum);
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int c = 0; c < vectors; c++)
-            store(y + r * y_stride + c * LANES, sum[r * vectors + c]);
+            store(y + r * y_stride + channel + c * LANES, sum[r * vectors + c]);
 }
 
-INLINE void mix_rows(int rows, const float *weights, long padded, const float *v, long v_stride,
-                     float *y, long size, long num_keys) {
+INLINE void mix_all(int rows, const float *weights, long padded, parts v, long batch, long head,
+                    float *y, long size) {
     long c = 0;
     for (; c + 4 * LANES <= size; c += 4 * LANES)
-        mix(rows, 4, weights, padded, v + c, v_stride, y + c, size, num_keys);
-    for (; c < size; c += LANES)
-        mix(rows, 1, weights, padded, v + c, v_stride, y + c, size, num_keys);
+        mix(rows, 4, weights, padded, v, batch, head, c, y, size);
+    for (; c < size; c += LANES) mix(rows, 1, weights, padded, v, batch, head, c, y, size);
 }
 
-typedef struct {
-    const float *data;
-    long batch, head, row;  // strides
-} heads;
-
-// y: [batch, rows, heads, size]; mask: added to the scores, [batch, rows, keys] by its strides, or
-// NULL: every row sees all keys, or, if causal, key i is seen by row i and the later ones.
-void attend(heads q, heads k, heads v, const float *mask, long mask_batch, long mask_row,
-            int causal, float *y, long batch, long num_heads, long num_key_value_heads, long rows,
-            long num_keys, long size, int num_threads) {
+// y: [batch, num_heads, rows, size]; k, v: the same rows of both; mask: added to the scores,
+// [batch, rows, keys] by its strides, or NULL: every row sees all keys, or, if causal, key i is seen
+// by row i and the later ones.
+void attend(heads q, parts k, parts v, const float *mask, long mask_batch, long mask_row,
+            int causal, heads y, long batch, long num_heads, long num_key_value_heads, long rows,
+            long size, int num_threads) {
     long sharing = num_heads / num_key_value_heads, lines = sharing * rows;
-    long padded = (num_keys + LANES - 1) / LANES * LANES;
+    long num_keys = k.num_context + k.num_own;
+    long padded = (num_keys + 2 * LANES - 2) / LANES * LANES;  // room for scores that are none
     float factor = 1 / sqrtf(size);
 #pragma omp parallel for num_threads(num_threads) schedule(static)
     for (long task = 0; task < batch * num_key_value_heads; task++) {
-        long b = task / num_key_value_heads, h = task % num_key_value_heads;
-        const float *keys = k.data + b * k.batch + h * k.head;
-        const float *values = v.data + b * v.batch + h * v.head;
+        long b = task / num_key_value_heads, h = task % num_key_value_heads, line;
         float *queries = malloc(sizeof(float) * lines * (2 * size + padded));
         float *mixed = queries + lines * size, *scores = mixed + lines * size;
-        for (long line = 0; line < lines; line++) {
-            const float *from = q.data + b * q.batch + (h * sharing + line / rows) * q.head +
-                                line % rows * q.row;
+        for (line = 0; line < lines; line++) {
+            const float *from = head_of(q, b, h * sharing + line / rows, line % rows);
             for (long i = 0; i < size; i++) queries[line * size + i] = factor * from[i];
         }
-        block(queries, size, keys, k.row, scores, padded, lines, num_keys, size);
-        for (long line = 0; line < lines; line++) {
+        score_all(queries, head_of(k.context, b, h, 0), k.context.row, k.num_context, scores,
+                  padded, lines, size);
+        score_all(queries, head_of(k.own, b, h, 0), k.own.row, k.num_own,
+                  scores + k.num_context, padded, lines, size);
+        for (line = 0; line < lines; line++) {
             long r = line % rows, num_visible = causal ? r + 1 : num_keys;
             const float *added = mask ? mask + b * mask_batch + r * mask_row : NULL;
             softmax(scores + line * padded, added, num_visible, padded);
         }
-        long line = 0;
-        for (; line + 4 <= lines; line += 4)
-            mix_rows(4, scores + line * padded, padded, values, v.row, mixed + line * size, size,
-                     num_keys);
+        for (line = 0; line + 4 <= lines; line += 4)
+            mix_all(4, scores + line * padded, padded, v, b, h, mixed + line * size, size);
         for (; line < lines; line++)
-            mix_rows(1, scores + line * padded, padded, values, v.row, mixed + line * size, size,
-                     num_keys);
+            mix_all(1, scores + line * padded, padded, v, b, h, mixed + line * size, size);
         for (line = 0; line < lines; line++)
-            memcpy(y + ((b * rows + line % rows) * num_heads + h * sharing + line / rows) * size,
-                   mixed + line * size, sizeof(float) * size);
+            memcpy(head_of(y, b, h * sharing + line / rows, line % rows), mixed + line * size,
+                   sizeof(float) * size);
         free(queries);
     }
+}
+
+// --- the two halves of a layer: each adds to the residual stream x: [rows, hidden], into y ---
+
+// y = x + down(silu(gate(h)) * up(h)), h = norm(x)
+void add_mlp(const float *x, const float *norm, float offset, float eps, const float *gate,
+             const float *up, const float *down, float *y, long rows, long hidden,
+             long intermediate, int num_threads) {
+    float *normed = malloc(sizeof(float) * rows * (hidden + 3 * intermediate));
+    float *both = normed + rows * hidden, *gated = both + 2 * rows * intermediate;
+    rms_norm(x, norm, offset, eps, normed, rows, hidden, num_threads);
+    product(normed, both, rows, hidden, 2, (const float *[]){gate, up},
+            (long[]){intermediate, intermediate}, NULL, num_threads);
+    swiglu(both, gated, rows, intermediate, num_threads);
+    product(gated, y, rows, intermediate, 1, &down, &hidden, x, num_threads);
+    free(normed);
+}
+
+typedef struct {
+    const float *norm, *q, *k, *v, *o, *q_norm, *k_norm;  // the last two may be NULL
+    float offset, eps;
+    long hidden, num_heads, num_key_value_heads, size, num_turned;
+    int is_gated;  // q makes of each head its queries, and then a gate for what it finds
+} attention_weights;
+
+// x: [rows, width] as heads that lie side by side from a column on.
+INLINE heads side_by_side(float *x, long column, long width, long rows, long head_stride) {
+    return (heads){x + column, rows * width, head_stride, width};
+}
+
+// y = x + o(attention of norm(x) to all that keys and values hold once the new rows are there).
+// keys, values: [batch, key-value heads, row, size]; positions: [batch, rows], where they belong.
+void add_attention(attention_weights w, const float *x, const float *cos, const float *sin,
+                   long num_angles, heads keys, heads values, const int64_t *positions,
+                   const float *mask, long mask_batch, long mask_row, float *y, long batch,
+                   long rows, long num_keys, int num_threads) {
+    long size = w.size, num_lines = batch * rows;
+    long q_head = w.is_gated ? 2 * size : size, q_width = w.num_heads * q_head;
+    long kv_width = w.num_key_value_heads * size, found_width = w.num_heads * size;
+    long width = q_width + 2 * kv_width;
+    float *normed = malloc(sizeof(float) * num_lines * (w.hidden + width + found_width));
+    float *all = normed + num_lines * w.hidden, *found = all + num_lines * width;
+    heads q = side_by_side(all, 0, width, rows, q_head);
+    heads k = side_by_side(all, q_width, width, rows, size);
+    heads v = side_by_side(all, q_width + kv_width, width, rows, size);
+    heads mixed = side_by_side(found, 0, found_width, rows, size);
+
+    rms_norm(x, w.norm, w.offset, w.eps, normed, num_lines, w.hidden, num_threads);
+    product(normed, all, num_lines, w.hidden, 3, (const float *[]){w.q, w.k, w.v},
+            (long[]){q_width, kv_width, kv_width}, NULL, num_threads);
+    turn_heads(q, w.q_norm, w.offset, w.eps, cos, sin, num_angles, w.num_turned, q, batch,
+               w.num_heads, rows, size, num_threads);
+    turn_heads(k, w.k_norm, w.offset, w.eps, cos, sin, num_angles, w.num_turned, k, batch,
+               w.num_key_value_heads, rows, size, num_threads);
+    for (long line = 0; line < num_lines; line++)
+        for (long h = 0, b = line / rows, r = line % rows; h < w.num_key_value_heads; h++) {
+            memcpy(head_of(keys, b, h, positions[line]), head_of(k, b, h, r), 4 * size);
+            memcpy(head_of(values, b, h, positions[line]), head_of(v, b, h, r), 4 * size);
+        }
+    attend(q, (parts){keys, keys, num_keys, 0}, (parts){values, values, num_keys, 0}, mask,
+           mask_batch, mask_row, !mask && rows > 1, mixed, batch, w.num_heads,
+           w.num_key_value_heads, rows, size, num_threads);
+    for (long line = 0; w.is_gated && line < num_lines; line++)
+        for (long h = 0; h < w.num_heads; h++) {
+            float *gate = all + line * width + h * q_head + size;
+            for (long at = 0; at < size; at += LANES) {
+                float *to = found + line * found_width + h * size + at;
+                vec opened = 1 + exponential(-at_least(load(gate + at), -87.0f));
+                store(to, load(to) / opened);
+            }
+        }
+    product(found, y, num_lines, found_width, 1, &w.o, &w.hidden, x, num_threads);
+    free(normed);
 }

@@ -34,37 +34,73 @@ class _Heads(ctypes.Structure):
     _fields_ = (("data", c_void_p), ("batch", c_long), ("head", c_long), ("row", c_long))
 
 
+class _AttentionWeights(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("norm", "q", "k", "v", "o", "q_norm", "k_norm")),
+        *((name, c_float) for name in ("offset", "eps")),
+        *((name, c_long) for name in ("hidden", "num_heads", "num_key_value_heads", "size")),
+        ("num_turned", c_long),
+        ("is_gated", c_int),
+    )
+
+
+class _Parts(ctypes.Structure):
+    _fields_ = (
+        *(("context", _Heads), ("own", _Heads)),
+        *(("num_context", c_long), ("num_own", c_long)),
+    )
+
+
 SIGNATURES = {
-    "product": (c_void_p, c_void_p, c_long, c_long, c_int, c_void_p, c_void_p, c_int),
+    "product": (*(c_void_p, c_void_p, c_long, c_long, c_int, c_void_p, c_void_p, c_void_p, c_int),),
     "rms_norm": (c_void_p, c_void_p, c_float, c_float, c_void_p, c_long, c_long, c_int),
     "turn_heads": (
-        *(c_void_p, c_long, c_void_p, c_float, c_float),
-        *(c_void_p, c_void_p, c_long, c_long, c_void_p, c_long, c_long, c_long, c_int),
+        *(_Heads, c_void_p, c_float, c_float, c_void_p, c_void_p, c_long, c_long, _Heads),
+        *(c_long, c_long, c_long, c_long, c_int),
     ),
     "swiglu": (c_void_p, c_void_p, c_long, c_long, c_int),
     "attend": (
-        *(_Heads, _Heads, _Heads, c_void_p, c_long, c_long, c_int, c_void_p),
-        *(c_long, c_long, c_long, c_long, c_long, c_long, c_int),
+        *(_Heads, _Parts, _Parts, c_void_p, c_long, c_long, c_int, _Heads),
+        *(c_long, c_long, c_long, c_long, c_long, c_int),
+    ),
+    "convolution_kernels": (c_void_p, c_void_p, c_void_p, c_long, c_long, c_long, c_long),
+    "convolve": (c_void_p, c_void_p, c_long, c_void_p, c_long, c_long, c_long, c_long),
+    "top_candidates": (c_void_p, c_void_p, c_void_p, c_long, c_long, c_long, c_int),
+    "add_mlp": (
+        *(c_void_p, c_void_p, c_float, c_float, c_void_p, c_void_p, c_void_p, c_void_p),
+        *(c_long, c_long, c_long, c_int),
+    ),
+    "add_attention": (
+        *(_AttentionWeights, c_void_p, c_void_p, c_void_p, c_long, _Heads, _Heads, c_void_p),
+        *(c_void_p, c_long, c_long, c_void_p, c_long, c_long, c_long, c_int),
     ),
 }
 
 
-def suits(x: Tensor, *weights: Tensor) -> bool:
-    """Whether the library computes this: float32 on a CPU, in pieces it can sum, no gradients."""
+def computes(*tensors: Tensor | None) -> bool:
+    """Whether the library can be given these: float32 on a CPU, and nobody wants gradients."""
+    with_gradients = torch.is_grad_enabled()
+    for x in tensors:  # a loop, because every operation of a pass asks
+        if x is not None and (
+            x.dtype is not torch.float32 or not x.is_cpu or (with_gradients and x.requires_grad)
+        ):
+            return False
+    return library() is not None
+
+
+def suits(x: Tensor, *weights: Tensor | None) -> bool:
+    """Whether it computes sums over the last dimension of x, with these weights."""
     return (
-        x.dtype == torch.float32
-        and x.device.type == "cpu"
-        and x.shape[-1] % LANES == 0
-        and library() is not None
-        and not (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights)))
-        and all(w.dtype == torch.float32 and w.is_contiguous() for w in weights)
+        x.shape[-1] % LANES == 0
+        and computes(x, *weights)
+        and all(weight is None or weight.is_contiguous() for weight in weights)
     )
 
 
 def product(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """x: [..., k] by matrices [widths[i], k], side by side -> [..., sum of widths]."""
     x = x.contiguous()
-    widths = [len(weight) for weight in weights]
+    widths = [weight.shape[0] for weight in weights]
     y = x.new_empty(*x.shape[:-1], sum(widths))
     num_rows, num_matrices, size = y.numel() // y.shape[-1], len(weights), x.shape[-1]
     _library().product(
@@ -75,6 +111,7 @@ def product(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         num_matrices,
         (c_void_p * num_matrices)(*[weight.data_ptr() for weight in weights]),
         (c_long * num_matrices)(*widths),
+        None,
         torch.get_num_threads(),
     )
     return y
@@ -106,12 +143,9 @@ def turn_heads(
     cos, sin: of each row's position, [..., length, turned channels]; weight None: only turned.
     """
     batch, length, num_heads, size = x.shape
-    if x.stride(0) != length * x.stride(1) or x.stride()[2:] != (size, 1):
-        x = x.contiguous()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     _library().turn_heads(
-        x.data_ptr(),
-        x.stride(1),
+        _heads(x.transpose(1, 2)),
         None if weight is None else weight.data_ptr(),
         offset,
         eps,
@@ -119,13 +153,14 @@ def turn_heads(
         sin.data_ptr(),
         cos.numel() // cos.shape[-1],
         cos.shape[-1],
-        y.data_ptr(),
-        batch * length,
+        _heads(turned := y.transpose(1, 2)),
+        batch,
         num_heads,
+        length,
         size,
         torch.get_num_threads(),
     )
-    return y.transpose(1, 2)
+    return turned
 
 
 def are_neighbours(gate: Tensor, up: Tensor) -> bool:
@@ -147,43 +182,192 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return y
 
 
-def can_attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> bool:
-    tensors = (queries, keys, values)
-    return all(suits(x) and x.stride(-1) == 1 for x in tensors) and (
+def can_attend(mask: Tensor | None, *heads: Tensor) -> bool:
+    return all(suits(x) and x.stride(-1) == 1 for x in heads) and (
         mask is None or mask.stride(-1) == 1
     )
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    context: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """See `attention.attention`; as there, no mask means causal where there are several rows."""
     batch, num_heads, num_rows, size = queries.shape
-    num_key_value_heads, num_keys = keys.shape[1], keys.shape[2]
-    y = queries.new_empty(batch, num_rows, num_heads, size)
-    if mask is not None:
-        mask = mask.expand(batch, 1, num_rows, num_keys)
+    context_keys, context_values = context or (keys[:, :, :0], values[:, :, :0])
+    num_keys = context_keys.shape[2] + keys.shape[2]
+    y = queries.new_empty(batch, num_rows, num_heads, size).transpose(1, 2)
     _library().attend(
         _heads(queries),
-        _heads(keys),
-        _heads(values),
-        None if mask is None else mask.data_ptr(),
-        0 if mask is None else mask.stride(0),
-        0 if mask is None else mask.stride(2),
+        _parts(context_keys, keys),
+        _parts(context_values, values),
+        *_mask(mask, batch, num_rows, num_keys),
         mask is None and num_rows > 1,
-        y.data_ptr(),
+        _heads(y),
         batch,
         num_heads,
-        num_key_value_heads,
+        keys.shape[1],
         num_rows,
-        num_keys,
         size,
         torch.get_num_threads(),
     )
-    return y.transpose(1, 2)
+    return y
+
+
+def convolution_kernels(base: Tensor, correction: Tensor) -> Tensor:
+    """base: [side, tap, hidden]; correction: [..., side * tap * group] -> base + correction.
+
+    [..., side, tap, hidden], of a channel the correction of its group.
+    """
+    sides, taps, hidden = base.shape
+    num_groups = correction.shape[-1] // (sides * taps)
+    y = correction.new_empty(*correction.shape[:-1], *base.shape)
+    num_rows = correction.numel() // correction.shape[-1]
+    _library().convolution_kernels(
+        base.data_ptr(),
+        correction.data_ptr(),
+        y.data_ptr(),
+        num_rows,
+        sides * taps,
+        num_groups,
+        hidden // num_groups,
+    )
+    return y
+
+
+def convolve(x: Tensor, kernel: Tensor) -> Tensor:
+    """See `layers.convolve`."""
+    batch, length, taps, size = kernel.shape
+    x, y = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+    if kernel.stride() != (length * kernel.stride(1), kernel.stride(1), size, 1):
+        kernel = kernel.contiguous()
+    _library().convolve(
+        x.data_ptr(),
+        kernel.data_ptr(),
+        kernel.stride(1),
+        y.data_ptr(),
+        batch,
+        length,
+        taps,
+        size,
+    )
+    return y
+
+
+def top_candidates(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """See `top_k.top_candidates`."""
+    scores = scores.contiguous()
+    num_rows, num_scores = scores.shape
+    best = scores.new_empty(num_rows, k)
+    indices = torch.empty(num_rows, k, dtype=torch.int64)
+    _library().top_candidates(
+        scores.data_ptr(),
+        best.data_ptr(),
+        indices.data_ptr(),
+        num_rows,
+        num_scores,
+        k,
+        torch.get_num_threads(),
+    )
+    return best, indices
+
+
+def add_mlp(
+    x: Tensor, norm: Tensor, offset: float, eps: float, gate: Tensor, up: Tensor, down: Tensor
+) -> Tensor:
+    """x + down(silu(gate(h)) * up(h)), where h is x normalised; x: [..., hidden], contiguous."""
+    y = torch.empty_like(x)
+    _library().add_mlp(
+        x.data_ptr(),
+        norm.data_ptr(),
+        offset,
+        eps,
+        gate.data_ptr(),
+        up.data_ptr(),
+        down.data_ptr(),
+        y.data_ptr(),
+        x.numel() // x.shape[-1],
+        x.shape[-1],
+        gate.shape[0],
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def add_attention(
+    x: Tensor,
+    weights: tuple[Tensor | None, ...],
+    rotation: tuple[Tensor, Tensor],
+    mask: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    num_keys: int,
+    *,
+    offset: float,
+    eps: float,
+    is_gated: bool,
+) -> Tensor:
+    """x + the layer's attention to its memory, into which the new rows are written first.
+
+    x: [batch, length, hidden], contiguous; weights: see `_AttentionWeights`; keys, values: [batch,
+    key-value heads, any, head_dim], all of a cache's rows, of which the first `num_keys` are looked
+    at; positions: [batch, length].
+    """
+    batch, length, hidden = x.shape
+    num_key_value_heads, head_dim = keys.shape[1], keys.shape[3]
+    cos, sin = rotation
+    own = _AttentionWeights(
+        *(None if weight is None else weight.data_ptr() for weight in weights),
+        offset,
+        eps,
+        hidden,
+        weights[4].shape[1] // head_dim,
+        num_key_value_heads,
+        head_dim,
+        cos.shape[-1],
+        is_gated,
+    )
+    y = torch.empty_like(x)
+    _library().add_attention(
+        own,
+        x.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        cos.numel() // cos.shape[-1],
+        _heads(keys),
+        _heads(values),
+        positions.data_ptr(),
+        *_mask(mask, batch, length, num_keys),
+        y.data_ptr(),
+        batch,
+        length,
+        num_keys,
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def _mask(
+    mask: Tensor | None, batch: int, num_rows: int, num_keys: int
+) -> tuple[int | None, int, int]:
+    """Where it is, and its strides from sequence to sequence and from row to row."""
+    if mask is None:
+        return None, 0, 0
+    mask = mask.expand(batch, 1, num_rows, num_keys)
+    return mask.data_ptr(), mask.stride(0), mask.stride(2)
 
 
 def _heads(x: Tensor) -> _Heads:
     batch, head, row, _ = x.stride()
     return _Heads(x.data_ptr(), batch, head, row)
+
+
+def _parts(context: Tensor, own: Tensor) -> _Parts:
+    return _Parts(_heads(context), _heads(own), context.shape[2], own.shape[2])
 
 
 def _library() -> ctypes.CDLL:

@@ -33,7 +33,7 @@ def linear_each(x: Tensor, maps: Sequence[nn.Module]) -> tuple[Tensor, ...]:
     """x by each of several maps, in one go where they are plain matrices."""
     weights = [each.weight for each in maps if isinstance(each, nn.Linear)]
     if len(weights) == len(maps) and kernels.suits(x, *weights):
-        return kernels.product(x, weights).split([len(weight) for weight in weights], -1)
+        return kernels.product(x, weights).split([weight.shape[0] for weight in weights], -1)
     return tuple(each(x) for each in maps)
 
 
@@ -135,7 +135,7 @@ def turned_heads(
 
     -> [batch, heads, length, head_dim].
     """
-    if kernels.suits(x, *norm.parameters(), *rotation):
+    if kernels.suits(x, norm.weight, *rotation):
         return kernels.turn_heads(x, norm.weight, norm.offset, norm.eps, *rotation)
     return rotate(norm(x).transpose(1, 2), rotation)
 
@@ -151,6 +151,13 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(swiglu(*linear_each(x, (self.gate_proj, self.up_proj))))
+
+    def added(self, x: Tensor, norm: RMSNorm | OffsetRMSNorm) -> Tensor:
+        """x + mlp(norm(x)): a layer's second half."""
+        weights = (self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight)
+        if kernels.suits(x, norm.weight, *weights) and weights[0].shape[0] % kernels.LANES == 0:
+            return kernels.add_mlp(x.contiguous(), norm.weight, norm.offset, norm.eps, *weights)
+        return x + self(norm(x))
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -178,7 +185,11 @@ class GroupedDynamicConv(nn.Module):
 
         Each kernel: [batch, block, tap, hidden].
         """
-        correction = self.kernel_projection(x).unflatten(-1, self.shape).unsqueeze(-1)
+        correction = self.kernel_projection(x)
+        if kernels.suits(x, self.base_kernel):
+            before, after = kernels.convolution_kernels(self.base_kernel, correction).unbind(-3)
+            return before, after
+        correction = correction.unflatten(-1, self.shape).unsqueeze(-1)
         base = self.base_kernel.unflatten(-1, (self.shape[-1], -1))
         before, after = (base + correction).flatten(-2).unbind(-3)
         return before, after
@@ -189,6 +200,8 @@ def convolve(x: Tensor, kernel: Tensor) -> Tensor:
 
     x: [batch, block, hidden]; kernel: [batch, block, tap, hidden], indexed by the output's row.
     """
+    if x.dim() == 3 and kernels.suits(x) and kernels.suits(kernel):
+        return kernels.convolve(x, kernel)
     y = kernel[..., 0, :] * x
     for tap in range(1, kernel.shape[-2]):
         y[..., tap:, :] += kernel[..., tap:, tap, :] * x[..., :-tap, :]

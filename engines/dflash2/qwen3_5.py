@@ -34,6 +34,8 @@ class GatedAttention(CausalAttention):
     the model's multi-axis rotary embedding equal, so it is the ordinary one.)
     """
 
+    is_gated = True
+
     def __init__(self, config: HybridTargetConfig) -> None:
         super().__init__(config, OffsetRMSNorm)
         self.q_proj = Linear(config.hidden_size, 2 * config.num_attention_heads * config.head_dim)
@@ -53,7 +55,7 @@ class GatedAttention(CausalAttention):
         keys, values = self.turned_keys_and_values(keys, values, rotation)
         if cache is not None:
             keys, values = cache.append(layer, keys, values)
-        return self.attend(queries, keys, values, mask, gate.flatten(-2).sigmoid())
+        return self.attend(queries, keys, values, mask, gate=gate.flatten(-2).sigmoid())
 
 
 class GatedDeltaNet(nn.Module):

@@ -41,8 +41,19 @@ class CandidateSelector(nn.Module):
         logits: [batch, k, vocabulary]; hidden: [batch, k, hidden]; anchors: [batch].
         """
         candidates, scores = self.lattice(logits, hidden, anchors)
-        each = zip(candidates, scores, temperatures, generators, strict=True)
-        return [choose(*one) for one in each]
+        choices, probabilities = choose(scores, temperatures, generators)
+        path = torch.tensor([walk(each) for each in choices.tolist()], device=scores.device)
+        # The predecessor of a row is what the row before it chose; of the first, the anchor.
+        predecessors = path.roll(1, 1)
+        predecessors[:, 0] = 0
+        tokens = candidates.gather(2, path.unsqueeze(2)).squeeze(2).tolist()
+        rows = probabilities[
+            torch.arange(len(path)).unsqueeze(1), torch.arange(path.shape[1]), predecessors
+        ]
+        return [
+            Draft(tokens=tuple(own), candidates=candidates[number], probabilities=rows[number])
+            for number, own in enumerate(tokens)
+        ]
 
     def lattice(self, logits: Tensor, hidden: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
         """Score every candidate after every candidate of the row before it.
@@ -81,27 +92,21 @@ def edge_scores(before: Tensor, gate: Tensor, after: Tensor, unary: Tensor) -> T
 
 
 def choose(
-    candidates: Tensor, scores: Tensor, temperature: float, generator: torch.Generator | None
-) -> Draft:
-    """One sequence's draft from its lattice. candidates: [k, c]; scores: [k, c, c].
+    scores: Tensor, temperatures: Sequence[float], generators: Sequence[torch.Generator | None]
+) -> tuple[Tensor, Tensor]:
+    """Each candidate's successor, and the distribution that it was drawn from.
 
-    At temperature 0 the best candidate, else one drawn from softmax(scores / temperature).
+    scores: [batch, k, c, c] -> [batch, k, c] indices, [batch, k, c, c]. At temperature 0 the best
+    candidate, else one drawn from softmax(scores / temperature).
     """
-    if temperature == 0:
-        choices = scores.argmax(-1)  # the first of equals: the smaller id, see top_candidates
-        probabilities = torch.zeros_like(scores).scatter_(-1, choices.unsqueeze(-1), 1.0)
-    else:
-        probabilities = torch.softmax(scores / temperature, -1)
-        choices = probabilities.flatten(0, 1).multinomial(1, generator=generator)
-        choices = choices.view(scores.shape[:2])
-    path = walk(choices.tolist())
-    rows = torch.arange(len(path))
-    return Draft(
-        tokens=tuple(candidates[rows, torch.tensor(path)].tolist()),
-        candidates=candidates,
-        # The predecessor of a row is what the row before it chose; of the first, the anchor.
-        probabilities=probabilities[rows, torch.tensor([0, *path[:-1]])],
-    )
+    choices = scores.argmax(-1)  # the first of equals: the smaller id, see top_candidates
+    probabilities = torch.zeros_like(scores).scatter_(-1, choices.unsqueeze(-1), 1.0)
+    for number, (temperature, generator) in enumerate(zip(temperatures, generators, strict=True)):
+        if temperature > 0:
+            drawn_from = torch.softmax(scores[number] / temperature, -1)
+            drawn = drawn_from.flatten(0, 1).multinomial(1, generator=generator)
+            probabilities[number], choices[number] = drawn_from, drawn.view(choices.shape[1:])
+    return choices, probabilities
 
 
 def walk(choices: list[list[int]]) -> list[int]:

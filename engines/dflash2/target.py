@@ -11,10 +11,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from engines.dflash2.attention import Attention, additive_mask, sees_past
+from engines.dflash2 import kernels
+from engines.dflash2.attention import FEW_ROWS, Attention, additive_mask, sees_past
 from engines.dflash2.cache import CacheView, KVCache
 from engines.dflash2.config import MAX_BLOCK_SIZE, TargetConfig
-from engines.dflash2.layers import MLP, Linear, NoNorm, RMSNorm, Rotary, linear
+from engines.dflash2.layers import (
+    MLP,
+    Linear,
+    NoNorm,
+    OffsetRMSNorm,
+    RMSNorm,
+    Rotary,
+    linear,
+)
 
 Norm = Callable[[int, float], nn.Module]  # makes a norm of a size with an epsilon
 
@@ -28,6 +37,8 @@ class TargetOutput:
 class CausalAttention(Attention):
     """Attention of new rows to themselves and to the rows a cache holds."""
 
+    is_gated = False
+
     def forward(
         self,
         x: Tensor,
@@ -40,6 +51,16 @@ class CausalAttention(Attention):
         if cache is not None:
             keys, values = cache.append(layer, keys, values)
         return self.attend(queries, keys, values, mask)
+
+    def weights(self, norm: RMSNorm | OffsetRMSNorm) -> tuple[Tensor | None, ...]:
+        """All of them as the kernels want them; norm: the one before the attention."""
+        maps = (self.q_proj, self.k_proj, self.v_proj, self.o_proj)
+        return (
+            norm.weight,
+            *(each.weight for each in maps),
+            self.q_norm.weight,
+            self.k_norm.weight,
+        )
 
 
 class DecoderLayer(nn.Module):
@@ -62,8 +83,19 @@ class DecoderLayer(nn.Module):
         cache: CacheView | None,
         layer: int,
     ) -> Tensor:
-        x = x + self.mix(self.input_layernorm(x), rotation, mask, cache, layer)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = self.mixed(x, rotation, mask, cache, layer)
+        return self.mlp.added(x, self.post_attention_layernorm)
+
+    def mixed(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: CacheView | None,
+        layer: int,
+    ) -> Tensor:
+        """A layer's first half."""
+        return x + self.mix(self.input_layernorm(x), rotation, mask, cache, layer)
 
     def mix(
         self,
@@ -82,6 +114,32 @@ class AttentionLayer(DecoderLayer):
     ) -> None:
         super().__init__(config, norm)
         self.self_attn = self_attn
+
+    def mixed(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: CacheView | None,
+        layer: int,
+    ) -> Tensor:
+        norm, attn = self.input_layernorm, self.self_attn
+        weights = attn.weights(norm)
+        few = x.shape[1] <= FEW_ROWS and attn.head_dim % kernels.LANES == 0
+        if few and isinstance(cache, CacheView) and kernels.suits(x, *weights):
+            return kernels.add_attention(
+                x.contiguous(),
+                weights,
+                rotation,
+                mask,
+                *cache.memory(layer),
+                cache.positions,
+                cache.num_keys,
+                offset=norm.offset,
+                eps=norm.eps,
+                is_gated=attn.is_gated,
+            )
+        return super().mixed(x, rotation, mask, cache, layer)
 
     def mix(
         self,

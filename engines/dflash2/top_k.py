@@ -8,6 +8,8 @@ infinity; and of equals the smaller index. Knows nothing of what is scored.
 import torch
 from torch import Tensor
 
+from engines.dflash2 import kernels
+
 CHUNK = 512  # scores that are searched at once, many chunks beside each other
 
 
@@ -15,10 +17,12 @@ def top_candidates(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best of each row in order. scores: [rows, n] -> scores [rows, k], indices [rows, k].
 
     On a GPU a row is cut into chunks, because one long search leaves most of the device idle; on
-    a CPU the library's own search is the fastest that can be made to keep the order.
+    a CPU one pass over float32 keeps the best so far, and other types take PyTorch's search.
     """
     if scores.is_cuda:
         return chunked_top_candidates(scores, k)
+    if kernels.computes(scores):
+        return kernels.top_candidates(scores, k)
     return library_top_candidates(scores, k)
 
 
