@@ -17,6 +17,7 @@ from harness.report.tables.caveats import caveats, verdicts
 from harness.report.tables.concurrency import concurrency, decays
 from harness.report.tables.cost import cost, energy, roof
 from harness.report.tables.depth import depth
+from harness.report.tables.eligibility import eligibility
 from harness.report.tables.goals import goals
 from harness.report.tables.outputs import losslessness, outputs
 from harness.report.tables.prefill import prefill
@@ -66,6 +67,7 @@ TABLES: Mapping[str, Callable[[Summary], list[Table]]] = {
     "cost": cost,
     "roof": roof,
     "energy": energy,
+    "eligibility": eligibility,
     "boots": boots,
     "drift": drift,
     "spreads": spreads,
