@@ -6,6 +6,7 @@ that says what it means (`layers`, `attention`); `suits` tells when it may be us
 arrays, no models.
 """
 
+import atexit
 import ctypes
 import hashlib
 import os
@@ -13,8 +14,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from ctypes import c_float, c_int, c_long, c_void_p
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +30,7 @@ SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-fopenmp")
 LANES = 16  # as in the source: sizes that are summed over are multiples of it
 
-num_compiled = 0  # by this process
+num_compiled, compile_s = 0, 0.0  # by this process; what was found on disk cost neither
 
 
 class _Heads(ctypes.Structure):
@@ -376,51 +379,97 @@ def _library() -> ctypes.CDLL:
     return found
 
 
-@cache
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    library: ctypes.CDLL | None
+    description: str
+
+
 def library() -> ctypes.CDLL | None:
-    """The compiled source; None where it was switched off or there is no compiler for it."""
+    """The compiled source; None where PyTorch does everything."""
+    return _found().library
+
+
+def description() -> str:
+    """What computes float32 on this CPU: "c (...)", or "torch (...)" and why."""
+    return _found().description
+
+
+@cache
+def _found() -> _Found:
     if os.environ.get(SWITCH, "1") == "0":
-        return None
-    compiler = shutil.which(os.environ.get("CC", "gcc"))
+        return _Found(library=None, description=f"torch ({SWITCH}=0)")
+    name = os.environ.get("CC", "gcc")
+    compiler = shutil.which(name)
     if compiler is None:
-        _say("no gcc was found: float32 runs by PyTorch alone, at a third of the speed")
-        return None
+        return _without(f"no {name} was found")
+    try:
+        path = _compiled(compiler)
+    except subprocess.CalledProcessError as error:
+        return _without(f"{name} cannot compile {SOURCE.name}: {error.stderr.decode()[:300]}")
+    opened = ctypes.CDLL(str(path))
+    for function, arguments in SIGNATURES.items():
+        getattr(opened, function).argtypes = arguments
+        getattr(opened, function).restype = None
+    version = _output(compiler, "-dumpfullversion").decode().strip()
+    return _Found(library=opened, description=f"c ({name} {version} {' '.join(FLAGS)})")
+
+
+def _without(reason: str) -> _Found:
+    _say(f"{reason}: float32 runs by PyTorch alone, at a third of the speed; it needs gcc (CC)")
+    return _Found(library=None, description=f"torch ({reason.splitlines()[0]})")
+
+
+def _compiled(compiler: str) -> Path:
+    """From disk, or made now."""
     path = _folder() / f"kernels-{_fingerprint(compiler)}.so"
     if not path.exists():
         _compile(compiler, path)
-    found = ctypes.CDLL(str(path))
-    for name, arguments in SIGNATURES.items():
-        function = getattr(found, name)
-        function.argtypes, function.restype = arguments, None
-    return found
+    return path
 
 
 def _fingerprint(compiler: str) -> str:
     """Of all that the result depends on: source, flags, compiler, and what `native` means here."""
-    asked = (["-dumpfullversion"], [*FLAGS, "-Q", "--help=target"])
-    answers = [subprocess.run([compiler, *flags], capture_output=True) for flags in asked]
-    text = [SOURCE.read_bytes(), repr(FLAGS).encode(), *(answer.stdout for answer in answers)]
+    version = _output(compiler, "-dumpfullversion")
+    native = _output(compiler, *FLAGS, "-Q", "--help=target")
+    text = [SOURCE.read_bytes(), repr(FLAGS).encode(), version, native]
     return hashlib.sha256(b"\n".join(text)).hexdigest()[:16]
+
+
+def _output(*command: str) -> bytes:
+    return subprocess.run(command, capture_output=True).stdout
 
 
 def _folder() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.environ.get(CACHE_DIR) or f"{home}/dflash2").expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        other = Path(tempfile.mkdtemp(prefix="dflash2-kernels-"))
+        atexit.register(shutil.rmtree, other, ignore_errors=True)
+        _say(f"{folder} cannot be written ({error.strerror}); compiling into {other}")
+        return other
 
 
 def _compile(compiler: str, path: Path) -> None:
     """Beside its place first, because several processes may start at once."""
-    global num_compiled
+    global num_compiled, compile_s
+    started_at_s = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         object_file, result = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
-        subprocess.run([compiler, *FLAGS, "-c", SOURCE, "-o", object_file], check=True)
         # PyTorch's own OpenMP, so that both have the same threads and none of them waits in vain.
         runtimes = sorted(Path(torch.__file__).parent.glob("lib/libgomp*.so*")) or ["-lgomp"]
-        subprocess.run([compiler, "-shared", object_file, *runtimes, "-o", result], check=True)
+        for command in (
+            [compiler, *FLAGS, "-c", SOURCE, "-o", object_file],
+            [compiler, "-shared", object_file, *runtimes, "-lm", "-o", result],
+        ):
+            subprocess.run(command, check=True, capture_output=True)
         result.replace(path)
     num_compiled += 1
+    compile_s += time.perf_counter() - started_at_s
 
 
 def _say(text: str) -> None:

@@ -308,29 +308,49 @@ def test_a_map_of_another_kind_is_asked_itself() -> None:
 @pytest.fixture
 def unloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Nothing compiled yet, and a cache directory of its own."""
-    monkeypatch.setattr(kernels, "library", kernels.library.__wrapped__)
+    monkeypatch.setattr(kernels, "_found", kernels._found.__wrapped__)
     monkeypatch.setattr(kernels, "num_compiled", 0)
+    monkeypatch.setattr(kernels, "compile_s", 0.0)
     monkeypatch.setenv(kernels.CACHE_DIR, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 def test_a_second_start_compiles_nothing(unloaded: Path) -> None:
+    assert kernels.description().startswith("c (gcc ")
+    assert (kernels.num_compiled, kernels.compile_s > 0) == (1, True)
+    spent_s = kernels.compile_s
     assert kernels.library() is not None
-    assert kernels.num_compiled == 1
-    assert kernels.library() is not None
-    assert kernels.num_compiled == 1
+    assert (kernels.num_compiled, kernels.compile_s) == (1, spent_s)
     assert [path.suffix for path in unloaded.iterdir()] == [".so"]
 
 
 def test_the_switch_turns_it_off(unloaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernels.SWITCH, "0")
     assert not kernels.suits(noise(1, 16))
+    assert kernels.description() == "torch (DFLASH2_KERNELS=0)"
     assert not unloaded.exists()
 
 
+@pytest.mark.parametrize(
+    ("compiler", "problem"),
+    [("no-such-compiler", "no no-such-compiler was found"), ("false", "false cannot compile")],
+)
 def test_without_a_compiler_pytorch_does_it_all_and_stderr_says_so(
+    unloaded: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    compiler: str,
+    problem: str,
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    assert not kernels.suits(noise(1, 16))
+    assert kernels.description().startswith(f"torch ({problem}")
+    assert f"[dflash2-kernels] {problem}" in capfd.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_replaced(
     unloaded: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    assert not kernels.suits(noise(1, 16))
-    assert "no gcc was found" in capfd.readouterr().err
+    unloaded.touch()  # a file where the directory should be
+    assert kernels.library() is not None
+    assert f"{unloaded} cannot be written" in capfd.readouterr().err
