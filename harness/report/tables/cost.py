@@ -2,7 +2,7 @@
 roof that bandwidth puts over decoding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -31,10 +31,9 @@ def cost(summary: Summary) -> list[Table]:
         for view in summary.data.views
         if view.reference is not None
     }
-    rows = tuple(
-        _row(variant, own, boots.get(references.get(variant, ""), ()))
-        for variant, own in boots.items()
-    )
+    pairs = {
+        variant: (own, boots.get(references.get(variant, ""), ())) for variant, own in boots.items()
+    }
     return [
         Table(
             name="cost",
@@ -47,14 +46,53 @@ def cost(summary: Summary) -> list[Table]:
                 "room, tokens",
                 "full-length requests",
             ),
-            rows=rows,
-            notes=(COST_NOTE.format(memory="the resident set of the engine's processes"),),
+            rows=tuple(_row(variant, *pair) for variant, pair in pairs.items()),
+            notes=(
+                COST_NOTE.format(memory="; ".join(_memory_words(summary.data.boots))),
+                *_why_less_room(pairs),
+            ),
         )
     ]
 
 
+_READ_FROM = {
+    "accelerators": "what accelerators hold beyond what they held before the start",
+    "host": "what is gone of the memory that host and accelerator share",
+    "resident set": "the resident set of the engine's processes",
+}
+
+
+def _memory_words(boots: Sequence[Boot]) -> list[str]:
+    return [words for source, words in _READ_FROM.items() if source in map(_memory_source, boots)]
+
+
+def _memory_source(boot: Boot) -> str:
+    """Runs of before others were read have resident sets."""
+    return boot.memory_read_from or "resident set"
+
+
+def _why_less_room(
+    pairs: Mapping[str, tuple[Sequence[Boot], Sequence[Boot]]],
+) -> Iterator[str]:
+    """Where the engine tells it: keys and values of another shape are a group of their own."""
+    for variant, (own, reference) in pairs.items():
+        ours, theirs = _groups(own), _groups(reference)
+        if ours is not None and theirs is not None and ours > theirs:
+            yield (
+                f"{variant} keeps {ours} groups of keys and values where its reference keeps "
+                f"{theirs}: the drafter's attention has its own, and every token takes more room."
+            )
+
+
+def _groups(boots: Sequence[Boot]) -> int | None:
+    told = [_fact(boot, "kv_groups") for boot in boots]
+    known = [groups for groups in told if groups is not None]
+    return int(known[-1]) if known else None
+
+
 def _row(variant: str, own: Sequence[Boot], reference: Sequence[Boot]) -> tuple[Entry, ...]:
     ready = [boot.ready_s for boot in own if boot.ready_s is not None]
+    alike = {*map(_memory_source, own)} == {*map(_memory_source, reference)}
     return (
         label(variant),
         count(len(own)),
@@ -63,7 +101,11 @@ def _row(variant: str, own: Sequence[Boot], reference: Sequence[Boot]) -> tuple[
             lambda value: fmt.number(value, 3),
             "no boot became ready",
         ),
-        _beside(_peak_bytes(own), _peak_bytes(reference), lambda value: fmt.mebibytes(int(value))),
+        _beside(
+            _peak_bytes(own),
+            _peak_bytes(reference) if alike else None,
+            lambda value: fmt.mebibytes(int(value)),
+        ),
         _beside(_room(own), _room(reference), fmt.tokens, "the engine does not tell"),
         _beside(_full_length(own), _full_length(reference), fmt.length, "the engine does not tell"),
     )
