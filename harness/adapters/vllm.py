@@ -63,8 +63,8 @@ def read_event(event: Mapping[str, Any]) -> OutputPiece:
 
 
 def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:
-    """Capacity from `cache_config_info`, a series whose labels are the facts; drafting and the
-    model runner from the log.
+    """Capacity from `cache_config_info`, a series whose labels are the facts; drafting, the model
+    runner and what its settings came to from the log.
     """
     cache = _cache_config(pages.get("/metrics", ""))
     drafting = re.search(r"speculative_config=(None|SpeculativeConfig\((.*?)\))", log)
@@ -78,8 +78,26 @@ def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:
             drafter=_drafter(drafting),
             k=_depth(drafting),
             runner=_runner(log),
+            gpu_memory_utilization=_number(cache.get("gpu_memory_utilization"), float),
+            max_num_scheduled_tokens=_scheduled(log),
+            **{name: _resolved(name, log) for name in _RESOLVED},
         ),
     }
+
+
+_RESOLVED = ("dtype", "kv_cache_dtype", "quantization", "enforce_eager", "tensor_parallel_size")
+
+
+def _resolved(name: str, log: str) -> str | None:
+    """From the line of the log in which the engine writes its whole configuration."""
+    found = re.search(rf"LLM engine \(.*\) with config: .*?\b{name}=(?:torch\.)?([^,\s)]+)", log)
+    return None if found is None or found[1] == "None" else found[1]
+
+
+def _scheduled(log: str) -> int | None:
+    """Tokens of one step, where speculation changed what `max_num_batched_tokens` says."""
+    found = re.search(r"max_num_scheduled_tokens is set to (\d+)", log)
+    return int(found[1]) if found else None
 
 
 def _cache_config(page: str) -> Mapping[str, str]:

@@ -26,6 +26,7 @@ from harness.cli import (
     plan,
     preflight,
     publish,
+    record,
     report,
     resume,
     run,
@@ -50,6 +51,7 @@ COMMANDS = (
     overlap,
     export,
     doctor,
+    record,
     status,
 )
 STOPPED = 130

@@ -1,4 +1,4 @@
-"""The real vLLM with its n-gram drafter, run by the harness: counters explain every token."""
+"""The real vLLM with the drafters that it has on a CPU: counters explain every token."""
 
 import pytest
 
@@ -10,36 +10,52 @@ from .conftest import run_matrix
 
 pytestmark = pytest.mark.external
 
-K, MAX_TOKENS = 5, 128
+MAX_TOKENS = 128
+DRAFTERS = {"n-gram": ("ngram", 5), "draft model": ("draft_model", 4)}
 
 
 @pytest.fixture(scope="module")
-def view(tmp_path_factory: pytest.TempPathFactory) -> CellView:
+def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CellView]:
     needs = (".engines/vllm/bin/python",)
-    folder = run_matrix("vllm-ngram", needs, tmp_path_factory.mktemp("results"))
-    (found,) = dataset.load(folder).views
-    return found
+    folder = run_matrix("vllm-drafters", needs, tmp_path_factory.mktemp("results"))
+    return {view.cell.variant: view for view in dataset.load(folder).views}
 
 
-def test_the_engine_says_what_it_runs(view: CellView) -> None:
-    (boot,) = view.boots
+@pytest.mark.parametrize("variant", DRAFTERS)
+def test_the_engine_says_what_it_runs(views: dict[str, CellView], variant: str) -> None:
+    (boot,) = views[variant].boots
     assert boot.health is not None
-    assert (boot.version, boot.health["drafter"], boot.health["k"]) == ("0.32.0", "ngram", K)
+    method, k = DRAFTERS[variant]
+    assert (boot.version, boot.health["drafter"], boot.health["k"]) == ("0.32.0", method, k)
     assert boot.health["runner"] == "V1"
+    assert (boot.health["dtype"], boot.health["enforce_eager"]) == ("float32", "True")
+    assert boot.health["max_model_len"] == 2048
 
 
-def test_the_n_gram_drafter_moves_the_counters(view: CellView) -> None:
-    assert view.total.delta is not None, view.total.reason
-    assert view.total.delta.drafts
-    assert view.total.delta.accepted_tokens
+@pytest.mark.parametrize("variant", DRAFTERS)
+def test_its_drafter_moves_the_counters(views: dict[str, CellView], variant: str) -> None:
+    delta = views[variant].total.delta
+    assert delta is not None, views[variant].total.reason
+    assert delta.drafts
+    assert delta.accepted_tokens
 
 
-def test_every_token_of_every_request_is_explained(view: CellView) -> None:
+def test_a_target_that_drafts_for_itself_is_always_accepted(views: dict[str, CellView]) -> None:
+    delta = views["draft model"].total.delta
+    assert delta is not None
+    assert delta.accepted_tokens == delta.draft_tokens
+
+
+@pytest.mark.parametrize("variant", DRAFTERS)
+def test_every_token_of_every_request_is_explained(
+    views: dict[str, CellView], variant: str
+) -> None:
     """tokens = requests + rounds + plain steps + accepted - trimmed.
 
     vLLM counts what a round accepted before the length limit cuts it, and trimmed tokens nowhere.
     They are at most what the last round could emit and the last event of the stream lacks.
     """
+    view, (_, k) = views[variant], DRAFTERS[variant]
     assert len(view.ok) == len(view.requests) == 5
     for entry in view.ledger:
         assert entry.delta is not None, entry.reason
@@ -51,4 +67,4 @@ def test_every_token_of_every_request_is_explained(view: CellView) -> None:
         assert residual is not None
         assert last is not None
         print(f"{request.prompt_id}: {-residual} trimmed, {last} tokens in the last event")
-        assert 0 <= -residual <= K + 1 - last
+        assert 0 <= -residual <= k + 1 - last

@@ -93,6 +93,12 @@ def test_vllm_names_its_drafter_depth_and_runner_in_the_log_and_its_cache_in_the
         "drafter": "ngram",
         "k": 5,
         "runner": "V1",
+        "gpu_memory_utilization": 0.92,
+        "max_num_scheduled_tokens": 2048,
+        "dtype": "float32",
+        "kv_cache_dtype": "auto",
+        "enforce_eager": "True",
+        "tensor_parallel_size": "1",
     }
 
 

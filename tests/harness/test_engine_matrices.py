@@ -44,7 +44,7 @@ def command(project: Path, matrix: Matrix, variant_name: str) -> str:
     ("name", "num_variants", "num_cells"),
     [
         ("llamacpp-synthetic", 2, 2),
-        ("vllm-ngram", 1, 1),
+        ("vllm-drafters", 2, 2),
         ("three-engines", 8, 8),
         ("study-vllm-fp8", 5, 5 * 6),
         ("study-vllm-fp8-long", 5, 5 * 6),
