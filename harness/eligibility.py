@@ -87,7 +87,15 @@ def _view(
     words = WORDS.get(way.kind or "", {}).get(cell.adapter, (way.kind,))
     asked = replace(cell, target=target, drafter=words[0], drafter_model=way.model, k=way.k)
     boots = () if boot is None else (boot,)
-    return CellView(cell=asked, prompt_kinds={}, models=models, boots=boots)
+    known = models if boot is None else known_of(models, boot)
+    return CellView(cell=asked, prompt_kinds={}, models=known, boots=boots)
+
+
+def known_of(
+    models: Mapping[str, Mapping[str, Any]], boot: Boot
+) -> Mapping[str, Mapping[str, Any]]:
+    """A server that we attach to has its own files, whatever lies here under their names."""
+    return {} if boot.attached else models
 
 
 def _answer(view: CellView, way: Drafting) -> Answer:

@@ -171,11 +171,12 @@ def _views(
     boots: Mapping[str, tuple[Boot, ...]],
 ) -> tuple[CellView, ...]:
     def view(cell: Cell) -> CellView:
+        planned = boots[cell.variant]
         return CellView(
             cell=cell,
             prompt_kinds={},
-            models=models,
-            boots=boots[cell.variant],
+            models=eligibility.known_of(models, planned[0]),
+            boots=planned,
             device=matrix.device,
         )
 
@@ -188,7 +189,7 @@ def _views(
 
 def _commands(matrix: Matrix) -> Iterator[_Said]:
     """Some combinations have no words in an engine's language."""
-    for variant in matrix.variants:
+    for variant in (each for each in matrix.variants if each.engine.kind != "attach"):
         try:
             ADAPTERS[variant.engine.adapter].command(variant, _settings(variant, matrix), 0)
         except ConfigError as error:

@@ -74,8 +74,8 @@ def version_of(engine: Engine, project: Path = PROJECT) -> str | None:
 
 def _installed_beside(project: Path, engine: Engine) -> Iterator[str]:
     """In the environment of the program that is started; a link to its interpreter stays one."""
-    found = shutil.which(engine.command[0])
-    program = project / engine.command[0] if found is None else Path(found)
+    named = engine.command[0]
+    program = project / (named if "/" in named else shutil.which(named) or named)
     for name, mark in _DISTRIBUTIONS.get(engine.adapter, {}).items():
         pattern = f"lib/python3*/site-packages/{name}-*.dist-info"
         for folder in sorted(program.parent.parent.glob(pattern)):

@@ -1,6 +1,5 @@
 """Checks that hold checkpoints against each other, and the facts of their files that they read."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from harness.errors import ConfigError
 from harness.records import Level, Model
 from harness.run import files
 
-from . import synthetic
+from . import model_files, synthetic
 
 TARGET = {"hidden_size": 320, "vocab_size": 2048, "num_hidden_layers": 10}
 DRAFTER = {
@@ -224,18 +223,8 @@ def test_other_drafters_and_other_engines_take_any_head(drafted: CellView) -> No
 # --- what a run keeps of a model's files ----------------------------------------------------------
 
 
-def safetensors(path: Path, tensors: Mapping[str, tuple[str, int]]) -> None:
-    """Name -> type and bytes; the content is zeros."""
-    header, at = {}, 0
-    for name, (dtype, size) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": [size], "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(at))
-
-
 def test_weights_are_told_by_part_of_the_model_over_all_shards(tmp_path: Path) -> None:
-    safetensors(
+    model_files.safetensors(
         tmp_path / "model-00001-of-00002.safetensors",
         {
             "model.language_model.embed_tokens.weight": ("BF16", 400),
@@ -244,7 +233,7 @@ def test_weights_are_told_by_part_of_the_model_over_all_shards(tmp_path: Path) -
             "model.visual.blocks.0.weight": ("BF16", 30),
         },
     )
-    safetensors(
+    model_files.safetensors(
         tmp_path / "model-00002-of-00002.safetensors",
         {
             "lm_head.weight": ("U8", 200),

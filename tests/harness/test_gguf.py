@@ -1,9 +1,6 @@
 """What a GGUF file's header says, in the words of a config.json."""
 
-import struct
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,40 +8,7 @@ from harness.errors import ConfigError
 from harness.records import Model
 from harness.run import files, gguf
 
-
-def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value.encode())) + value.encode()
-
-
-def typed(value: Any) -> bytes:
-    """A value behind its type's number, by the specification of GGUF 3."""
-    if isinstance(value, str):
-        return struct.pack("<I", 8) + text(value)
-    if isinstance(value, list) and value and isinstance(value[0], str):
-        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(text, value))
-    if isinstance(value, list):
-        return struct.pack("<IIQ", 9, 5, len(value)) + b"".join(
-            struct.pack("<i", item) for item in value
-        )
-    if isinstance(value, bool):
-        return struct.pack("<I?", 7, value)
-    return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
-
-
-def written(
-    path: Path, keys: Mapping[str, Any], tensors: Sequence[tuple[str, tuple[int, ...], int]] = ()
-) -> Path:
-    """Tensors: name, shape, bytes; their data is zeros, each begins at a multiple of 32."""
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
-    head += b"".join(text(name) + typed(value) for name, value in keys.items())
-    offset = 0
-    for name, shape, size in tensors:
-        head += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
-        head += struct.pack("<IQ", 12, offset)
-        offset += -(-size // 32) * 32
-    path.write_bytes(head + bytes(-len(head) % 32) + bytes(offset))
-    return path
-
+from . import model_files
 
 TARGET = {
     "general.architecture": "qwen3",
@@ -70,7 +34,7 @@ DRAFTER = {
 
 
 def test_keys_are_told_in_the_words_of_a_config_json(tmp_path: Path) -> None:
-    header = gguf.read_header(written(tmp_path / "t.gguf", TARGET))
+    header = gguf.read_header(model_files.gguf(tmp_path / "t.gguf", TARGET))
 
     assert gguf.config_of(header) == {
         "format": "gguf",
@@ -89,8 +53,8 @@ def test_a_drafter_counts_tapped_layers_from_1_and_is_of_the_second_kind_by_its_
 ) -> None:
     first_kind = {key: value for key, value in DRAFTER.items() if "selector" not in key}
 
-    second = gguf.config_of(gguf.read_header(written(tmp_path / "2.gguf", DRAFTER)))
-    first = gguf.config_of(gguf.read_header(written(tmp_path / "1.gguf", first_kind)))
+    second = gguf.config_of(gguf.read_header(model_files.gguf(tmp_path / "2.gguf", DRAFTER)))
+    first = gguf.config_of(gguf.read_header(model_files.gguf(tmp_path / "1.gguf", first_kind)))
 
     assert second["architectures"] == ["DFlash2DraftModel"]
     assert first["architectures"] == ["DFlashDraftModel"]
@@ -107,7 +71,7 @@ def test_a_tensor_takes_what_lies_before_the_next(tmp_path: Path) -> None:
         ("blk.0.attn_q.weight", (320, 320), 96),
         ("output.weight", (320, 2048), 33),
     ]
-    file = written(tmp_path / "t.gguf", TARGET, tensors)
+    file = model_files.gguf(tmp_path / "t.gguf", TARGET, tensors)
 
     identity = files.identity(Model(name="t", path=str(file)))
 
@@ -120,7 +84,7 @@ def test_a_vocabulary_is_counted_and_not_kept(tmp_path: Path) -> None:
     many = {**TARGET, "tokenizer.ggml.tokens": ["token"] * 5000}
     many["tokenizer.ggml.token_type"] = [1] * 5000
 
-    keys = gguf.read_header(written(tmp_path / "t.gguf", many)).keys
+    keys = gguf.read_header(model_files.gguf(tmp_path / "t.gguf", many)).keys
 
     assert keys["tokenizer.ggml.tokens"] == 5000
     assert keys["tokenizer.ggml.token_type"] == 5000

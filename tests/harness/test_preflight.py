@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,9 @@ from harness.plan import make_plan
 from harness.preflight import Preflight, preflight, refuse
 from harness.records import Engine
 from harness.run import before, files
+
+from . import model_files
+from .model_files import QUANTISED_HEAD
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -40,43 +42,14 @@ DRAFTER = {
 }
 
 
-def safetensors(file: Path, tensors: Mapping[str, tuple[str, int]]) -> None:
-    """Name -> type and bytes; the content is zeros."""
-    header, at = {}, 0
-    for name, (dtype, size) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": [size], "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(at))
-
-
-HEAD = {"lm_head.weight": ("BF16", 64)}
-QUANTISED_HEAD = {"lm_head.weight": ("U8", 32), "lm_head.weight_scale": ("F8_E4M3", 4)}
-
-
-def model(
-    folder: Path, config: Mapping[str, Any], head: Mapping[str, tuple[str, int]] = HEAD
-) -> Path:
-    """In two shards, with its index."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    layers = {"model.layers.0.weight": ("BF16", 64)}
-    safetensors(folder / "model-00001-of-00002.safetensors", layers)
-    safetensors(folder / "model-00002-of-00002.safetensors", head)
-    index = dict.fromkeys(layers, "model-00001-of-00002.safetensors")
-    index |= dict.fromkeys(head, "model-00002-of-00002.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    return folder
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A checkout with a target and its drafter in `models`, and vLLM 0.27.1 installed."""
     shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
     shutil.copytree(CHECKOUT / "prompts", tmp_path / "prompts")
     (tmp_path / "configs" / "models").mkdir(parents=True)
-    model(tmp_path / "models" / "target", TARGET)
-    model(tmp_path / "models" / "drafter", DRAFTER, head={})
+    model_files.folder(tmp_path / "models" / "target", TARGET)
+    model_files.folder(tmp_path / "models" / "drafter", DRAFTER, head={})
     installed(tmp_path, "vllm-0.32.0")
     return tmp_path
 
@@ -167,7 +140,7 @@ def test_a_folder_without_weights_is_refused(project: Path) -> None:
 
 def test_a_quantised_head_is_refused_for_dflash_2_on_a_vllm_that_refuses_it(project: Path) -> None:
     shutil.rmtree(project / "models" / "target")
-    model(project / "models" / "target", TARGET, QUANTISED_HEAD)
+    model_files.folder(project / "models" / "target", TARGET, QUANTISED_HEAD)
 
     assert told(matrix(project)) == {}
     installed(project, "vllm-0.31.0")
@@ -178,7 +151,7 @@ def test_a_quantised_head_is_refused_for_dflash_2_on_a_vllm_that_refuses_it(proj
 def test_the_index_alone_tells_of_a_quantised_head(project: Path) -> None:
     """Before 60 GB are fetched."""
     shutil.rmtree(project / "models" / "target")
-    target = model(project / "models" / "target", TARGET, QUANTISED_HEAD)
+    target = model_files.folder(project / "models" / "target", TARGET, QUANTISED_HEAD)
     (target / "model-00002-of-00002.safetensors").unlink()
     installed(project, "vllm-0.31.0")
 
@@ -319,11 +292,23 @@ def test_nothing_is_started_of_a_matrix_that_is_refused(project: Path) -> None:
     assert "Nothing was started" in str(refused.value)
 
 
+def test_files_here_say_nothing_of_a_server_that_was_there(project: Path) -> None:
+    (project / "models" / "target" / "config.json").unlink()
+    file = matrix(project)
+    started = f'{{adapter: vllm, command: ["{project}/vllm/bin/python", "{{model}}", "{{port}}"]}}'
+    assert started in file.read_text()
+    attached = "{adapter: vllm, kind: attach, url: http://127.0.0.1:8000}"
+    file.write_text(file.read_text().replace(started, attached))
+
+    assert found(file).refused == ()
+    assert {row.answers["vllm"].able for row in found(file).rows} == {None}
+
+
 # --- who can run what -----------------------------------------------------------------------------
 
 
 def test_every_target_is_held_against_every_drafter_and_engine(project: Path) -> None:
-    model(project / "models" / "nvfp4", TARGET, QUANTISED_HEAD)
+    model_files.folder(project / "models" / "nvfp4", TARGET, QUANTISED_HEAD)
     installed(project, "vllm-0.31.0")
     file = matrix(project)
     file.write_text(
@@ -372,10 +357,7 @@ def test_a_model_of_the_hub_is_read_where_its_cache_has_it(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = project / "hub"
-    repository = cache / "models--org--target"
-    model(repository / "snapshots" / "abc123", TARGET, QUANTISED_HEAD)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("abc123")
+    model_files.in_hub_cache(cache, "org/target", TARGET, QUANTISED_HEAD)
     monkeypatch.setenv("HF_HUB_CACHE", str(cache))
     file = matrix(project)
     file.write_text(file.read_text().replace("models/target", "org/target"))
