@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from engines.dflash2 import kernels
 from engines.dflash2.arguments import UsageError
 from engines.dflash2.config import check_pair, load_drafter_config, load_target_config
 from engines.dflash2.conversion.cache import folder_to_load
@@ -59,6 +60,7 @@ def serve_command(options: argparse.Namespace) -> int:
             drafter_weights=_drafter_weights(drafter_dir),
             uses_mtp=mtp_k is not None,
             dtype=options.dtype,
+            kernels=_kernels(options),
             num_threads=options.threads,
             version=_version(),
             commit=_commit(),
@@ -137,6 +139,8 @@ def _check_device(name: str) -> bool:
     for finding in findings:
         print(f"{finding.name:<12}{'ok  ' if finding.ok else 'BAD '}{finding.text}")
     print(f"device      {name}: nothing was computed anywhere else")
+    if name == "cpu":
+        print(f"kernels     {kernels.description()}")
     print("            These are computations on random numbers: no model, and no speed.")
     return all(finding.ok for finding in findings)
 
@@ -248,6 +252,13 @@ def _load(
     )
 
 
+def _kernels(options: argparse.Namespace) -> str:
+    """What computes, and why not the library in C if it is not that."""
+    if (options.device, options.dtype) != ("cpu", "float32"):
+        return f"torch ({options.dtype} on {options.device})"
+    return kernels.description()
+
+
 def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError(
@@ -285,7 +296,7 @@ def _greeting(facts: Facts, engine: Engine, listener: socket.socket) -> str:
     return (
         f"dflash2: serving {facts.served_name} at {url_of(listener)} "
         f"({drafter}, {engine.max_concurrent_requests} x {engine.kv_len} positions, "
-        f"{facts.dtype}, {facts.num_threads} threads)"
+        f"{facts.dtype}, {facts.num_threads} threads, kernels: {facts.kernels})"
     )
 
 

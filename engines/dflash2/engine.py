@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
+from engines.dflash2 import kernels
 from engines.dflash2.batch import Batch
 from engines.dflash2.compilations import Compilations, compilations
 from engines.dflash2.config import ModelError, load_target_config
@@ -368,6 +369,7 @@ def load_engine(
     positions = _check_kv_len(kv_len, config.max_position_embeddings, model_dir)
     tokenizer, stop_ids = load_tokenizer(model_dir), load_stop_ids(model_dir)
     _check_tokenizer(tokenizer, config.vocab_size, model_dir)
+    kernels.library()  # if it has to be compiled, then before anybody waits for an answer
     target = load_target(model_dir, dtype, device=device)
     drafter: DFlash2Drafter | MTPDrafter | None = None
     if drafter_dir is not None:

@@ -46,6 +46,7 @@ class Facts:
     drafter_weights: str | None  # "q8g64", or the dtype its config names; None: it names none
     uses_mtp: bool = False  # the target's own head drafts
     dtype: str
+    kernels: str  # what computes: "c (...)" or "torch (why)"
     num_threads: int
     version: str | None
     commit: str | None
@@ -211,6 +212,7 @@ class Server:
                 "kv_bytes": self.engine.kv_bytes,
                 "weights_bytes": self.engine.weights_bytes,
                 "dtype": facts.dtype,
+                "kernels": facts.kernels,
                 "threads": facts.num_threads,
                 "version": facts.version,
                 "commit": facts.commit,

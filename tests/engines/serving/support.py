@@ -329,6 +329,7 @@ def running(
         drafter_weights=None,
         drafter_dir=None if engine.depth is None else Path("drafter"),
         dtype="float32",
+        kernels="torch (a script)",
         num_threads=1,
         version=None,
         commit=None,

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import torch
 
+from engines.dflash2 import kernels
 from engines.dflash2.decode import Round
 from engines.dflash2.engine import load_engine
 from engines.dflash2.tokenizer import Tokenizer
@@ -645,6 +646,7 @@ def test_health_says_what_is_running(client: httpx.Client, pair: Pair) -> None:
         "kv_bytes": health["kv_bytes"],
         "weights_bytes": health["weights_bytes"],
         "dtype": "float32",
+        "kernels": kernels.description(),
         "threads": 1,
         "version": health["version"],
         "commit": health["commit"],
