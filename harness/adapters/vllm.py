@@ -18,6 +18,7 @@ from harness.adapters import openai, prometheus
 from harness.adapters.base import Ask, OutputPiece
 from harness.adapters.command_line import options
 from harness.adapters.pages import json_object, told
+from harness.adapters.vllm_memory import memory_facts
 from harness.errors import ConfigError
 from harness.measures import CountersDelta
 from harness.records import Variant
@@ -82,6 +83,7 @@ def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:
             max_num_scheduled_tokens=_scheduled(log),
             **{name: _resolved(name, log) for name in _RESOLVED},
         ),
+        **memory_facts(log),
     }
 
 

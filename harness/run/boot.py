@@ -26,6 +26,7 @@ from harness.adapters.base import Ask
 from harness.adapters.openai import served_names
 from harness.adapters.pages import json_object, told
 from harness.errors import BootError, PortInUseError
+from harness.preflight import wanted
 from harness.records import Boot, Container, Engine, Model, Sampling, Variant, Where
 from harness.run import containers, holders, processes
 from harness.run.clock import utc_now
@@ -39,7 +40,12 @@ POLL_TIMEOUT_S = 5.0
 _MARK = "--- dflashbench:"
 _LAST_WORDS = 12  # lines of a log that an error repeats
 _LOGS = ("stderr.log", "stdout.log")  # vLLM writes its own log to stdout, tracebacks to both
-_MEASURED_ANEW = ("kv_tokens", "full_length_requests")  # by every boot: no part of what a build is
+_MEASURED_ANEW = (  # by every boot: no part of what a build is
+    "kv_tokens",
+    "full_length_requests",
+    "kv_memory_bytes",
+    "weights_memory_bytes",
+)
 _SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _PORT_TAKEN = re.compile(
     r"address already in use|EADDRINUSE|couldn't bind HTTP server socket|port is already allocated",
@@ -132,7 +138,7 @@ async def launch(
         health=None,
         build=None,
         log_path=f"servers/{log_folder.name}",
-        wanted=_wanted(variant, settings),
+        wanted=wanted(variant, settings),
         attached=started.process is None,
         container=started.container,
     )
@@ -256,17 +262,6 @@ def _headers(engine: Engine) -> dict[str, str]:
 def _told_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: "(left out)" if _SECRET.search(name) else value for name, value in environment.items()
-    }
-
-
-def _wanted(variant: Variant, settings: Mapping[str, Any]) -> dict[str, Any]:
-    drafter = variant.drafter
-    return {
-        "target": variant.target.path,
-        "drafter": drafter.method if drafter else None,
-        "drafter_model": drafter.model.path if drafter and drafter.model else None,
-        "k": drafter.k if drafter else None,
-        **settings,
     }
 
 

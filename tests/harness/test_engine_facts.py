@@ -118,6 +118,11 @@ def test_vllm_says_when_it_takes_its_second_runner():
     assert vllm_facts("INFO [gpu_worker.py:518] Using V2 Model Runner")["runner"] == "V2"
 
 
+def test_vllm_tells_what_its_weights_take_on_a_gpu():
+    facts = vllm_facts("INFO [gpu_model_runner.py:4813] Model loading took 2.5 GiB memory")
+    assert facts["weights_memory_bytes"] == 2_684_354_560  # 2.5 x 1024^3
+
+
 @pytest.mark.parametrize("name", sorted(ADAPTERS))
 def test_an_engine_without_its_pages_tells_nothing(name):
     """No page, no log, or pages of another shape: no fact, and no error."""
