@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from engines.dflash2 import kernels
 from engines.dflash2.config import TransformerConfig
-from engines.dflash2.layers import Linear, RMSNorm, linear_each, turned_heads
+from engines.dflash2.layers import Linear, OffsetRMSNorm, RMSNorm, linear_each, turned_heads
 
 FEW_ROWS = 64  # of more, PyTorch's attention never holds all scores and is no slower
 
@@ -69,6 +69,16 @@ class Attention(nn.Module):
         """
         attended = attention(queries, keys, values, mask, context).transpose(1, 2).flatten(-2)
         return self.o_proj(attended if gate is None else attended * gate)
+
+    def weights(self, norm: RMSNorm | OffsetRMSNorm) -> tuple[Tensor | None, ...]:
+        """All of them as the kernels want them; norm: the one before the attention."""
+        maps = (self.q_proj, self.k_proj, self.v_proj, self.o_proj)
+        return (
+            norm.weight,
+            *(each.weight for each in maps),
+            self.q_norm.weight,
+            self.k_norm.weight,
+        )
 
     def heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim))

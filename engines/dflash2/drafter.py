@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from engines.dflash2 import kernels
 from engines.dflash2.attention import Attention, additive_mask, sees_window
 from engines.dflash2.cache import ContextRings
 from engines.dflash2.config import MAX_BLOCK_SIZE, DrafterConfig
@@ -62,6 +63,17 @@ class DFlash2DecoderLayer(nn.Module):
         context_keys: Tensor,
         context_values: Tensor,
     ) -> Tensor:
+        if self._suits_kernels(x, mask, context_keys, context_values):
+            return kernels.add_block(
+                x.contiguous(),
+                self.self_attn.weights(self.input_layernorm),
+                self._other_weights(),
+                rotation,
+                mask,
+                context_keys,
+                context_values,
+                eps=self.input_layernorm.eps,
+            )
         h = self.input_layernorm(x)
         before, after = self.attention_conv(h)
         h = self.self_attn(convolve(h, before), rotation, mask, context_keys, context_values)
@@ -69,6 +81,28 @@ class DFlash2DecoderLayer(nn.Module):
         h = self.post_attention_layernorm(x)
         before, after = self.mlp_conv(h)
         return x + convolve(self.mlp(convolve(h, before)), after)
+
+    def _suits_kernels(self, x: Tensor, mask: Tensor, *context: Tensor) -> bool:
+        attention = self.self_attn.weights(self.input_layernorm)
+        return (
+            kernels.suits(x, *attention, *self._other_weights())
+            and kernels.suits(self.mlp.down_proj.weight)
+            and kernels.can_attend(mask, *context)
+        )
+
+    def _other_weights(self) -> tuple[Tensor, ...]:
+        """Those that are not the attention's, as the kernels want them."""
+        around_attention, around_mlp, mlp = self.attention_conv, self.mlp_conv, self.mlp
+        return (
+            around_attention.base_kernel,
+            around_attention.kernel_projection.weight,
+            self.post_attention_layernorm.weight,
+            around_mlp.base_kernel,
+            around_mlp.kernel_projection.weight,
+            mlp.gate_proj.weight,
+            mlp.up_proj.weight,
+            mlp.down_proj.weight,
+        )
 
 
 class DFlash2DraftModel(nn.Module):

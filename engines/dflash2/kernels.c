@@ -414,19 +414,28 @@ void attend(heads q, parts k, parts v, const float *mask, long mask_batch, long 
     }
 }
 
-// --- the two halves of a layer: each adds to the residual stream x: [rows, hidden], into y ---
+// --- layers ---
 
-// y = x + down(silu(gate(h)) * up(h)), h = norm(x)
+// y = added + down(silu(gate(x)) * up(x)); x, y, added: [rows, hidden]; added may be NULL.
+static void mlp(const float *x, const float *gate, const float *up, const float *down,
+                const float *added, float *y, long rows, long hidden, long intermediate,
+                int num_threads) {
+    float *both = malloc(sizeof(float) * 3 * rows * intermediate);
+    float *gated = both + 2 * rows * intermediate;
+    product(x, both, rows, hidden, 2, (const float *[]){gate, up},
+            (long[]){intermediate, intermediate}, NULL, num_threads);
+    swiglu(both, gated, rows, intermediate, num_threads);
+    product(gated, y, rows, intermediate, 1, &down, &hidden, added, num_threads);
+    free(both);
+}
+
+// A layer's second half: y = x + mlp(norm(x)).
 void add_mlp(const float *x, const float *norm, float offset, float eps, const float *gate,
              const float *up, const float *down, float *y, long rows, long hidden,
              long intermediate, int num_threads) {
-    float *normed = malloc(sizeof(float) * rows * (hidden + 3 * intermediate));
-    float *both = normed + rows * hidden, *gated = both + 2 * rows * intermediate;
+    float *normed = malloc(sizeof(float) * rows * hidden);
     rms_norm(x, norm, offset, eps, normed, rows, hidden, num_threads);
-    product(normed, both, rows, hidden, 2, (const float *[]){gate, up},
-            (long[]){intermediate, intermediate}, NULL, num_threads);
-    swiglu(both, gated, rows, intermediate, num_threads);
-    product(gated, y, rows, intermediate, 1, &down, &hidden, x, num_threads);
+    mlp(normed, gate, up, down, x, y, rows, hidden, intermediate, num_threads);
     free(normed);
 }
 
@@ -437,52 +446,121 @@ typedef struct {
     int is_gated;  // q makes of each head its queries, and then a gate for what it finds
 } attention_weights;
 
-// x: [rows, width] as heads that lie side by side from a column on.
-INLINE heads side_by_side(float *x, long column, long width, long rows, long head_stride) {
-    return (heads){x + column, rows * width, head_stride, width};
+// What the rows of a pass have in common: the angles of their positions, and what they may see.
+typedef struct {
+    const float *cos, *sin;
+    long num_angles;
+    const float *mask;  // or NULL, see `attend`
+    long mask_batch, mask_row, batch, rows;
+} pass;
+
+// Queries, keys and values of a pass: heads in one piece of memory, each row's side by side.
+typedef struct {
+    float *memory;
+    heads q, k, v;
+    long width;
+} projected;
+
+static projected project(const attention_weights *w, const float *x, const pass *p,
+                         int num_threads) {
+    long size = w->size, num_lines = p->batch * p->rows;
+    long q_head = w->is_gated ? 2 * size : size, q_width = w->num_heads * q_head;
+    long kv_width = w->num_key_value_heads * size, width = q_width + 2 * kv_width;
+    float *all = malloc(sizeof(float) * num_lines * width);
+    heads q = {all, p->rows * width, q_head, width}, k = {all + q_width, p->rows * width, size, width};
+    heads v = {k.data + kv_width, p->rows * width, size, width};
+    product(x, all, num_lines, w->hidden, 3, (const float *[]){w->q, w->k, w->v},
+            (long[]){q_width, kv_width, kv_width}, NULL, num_threads);
+    turn_heads(q, w->q_norm, w->offset, w->eps, p->cos, p->sin, p->num_angles, w->num_turned, q,
+               p->batch, w->num_heads, p->rows, size, num_threads);
+    turn_heads(k, w->k_norm, w->offset, w->eps, p->cos, p->sin, p->num_angles, w->num_turned, k,
+               p->batch, w->num_key_value_heads, p->rows, size, num_threads);
+    return (projected){all, q, k, v, width};
 }
 
-// y = x + o(attention of norm(x) to all that keys and values hold once the new rows are there).
-// keys, values: [batch, key-value heads, row, size]; positions: [batch, rows], where they belong.
-void add_attention(attention_weights w, const float *x, const float *cos, const float *sin,
-                   long num_angles, heads keys, heads values, const int64_t *positions,
-                   const float *mask, long mask_batch, long mask_row, float *y, long batch,
-                   long rows, long num_keys, int num_threads) {
-    long size = w.size, num_lines = batch * rows;
-    long q_head = w.is_gated ? 2 * size : size, q_width = w.num_heads * q_head;
-    long kv_width = w.num_key_value_heads * size, found_width = w.num_heads * size;
-    long width = q_width + 2 * kv_width;
-    float *normed = malloc(sizeof(float) * num_lines * (w.hidden + width + found_width));
-    float *all = normed + num_lines * w.hidden, *found = all + num_lines * width;
-    heads q = side_by_side(all, 0, width, rows, q_head);
-    heads k = side_by_side(all, q_width, width, rows, size);
-    heads v = side_by_side(all, q_width + kv_width, width, rows, size);
-    heads mixed = side_by_side(found, 0, found_width, rows, size);
+// y = added + o(what the queries find in keys and values)
+static void look(const attention_weights *w, projected own, parts keys, parts values,
+                 const pass *p, const float *added, float *y, int num_threads) {
+    long size = w->size, width = w->num_heads * size, num_lines = p->batch * p->rows;
+    float *found = malloc(sizeof(float) * num_lines * width);
+    attend(own.q, keys, values, p->mask, p->mask_batch, p->mask_row, !p->mask && p->rows > 1,
+           (heads){found, p->rows * width, size, width}, p->batch, w->num_heads,
+           w->num_key_value_heads, p->rows, size, num_threads);
+    for (long i = 0; w->is_gated && i < num_lines * w->num_heads; i++) {
+        long line = i / w->num_heads, head = i % w->num_heads;
+        const float *gate = head_of(own.q, 0, head, line) + size;
+        for (long at = 0; at < size; at += LANES) {
+            float *to = found + line * width + head * size + at;
+            store(to, load(to) / (1 + exponential(-at_least(load(gate + at), -87.0f))));
+        }
+    }
+    product(found, y, num_lines, width, 1, &w->o, &w->hidden, added, num_threads);
+    free(found);
+}
 
-    rms_norm(x, w.norm, w.offset, w.eps, normed, num_lines, w.hidden, num_threads);
-    product(normed, all, num_lines, w.hidden, 3, (const float *[]){w.q, w.k, w.v},
-            (long[]){q_width, kv_width, kv_width}, NULL, num_threads);
-    turn_heads(q, w.q_norm, w.offset, w.eps, cos, sin, num_angles, w.num_turned, q, batch,
-               w.num_heads, rows, size, num_threads);
-    turn_heads(k, w.k_norm, w.offset, w.eps, cos, sin, num_angles, w.num_turned, k, batch,
-               w.num_key_value_heads, rows, size, num_threads);
-    for (long line = 0; line < num_lines; line++)
-        for (long h = 0, b = line / rows, r = line % rows; h < w.num_key_value_heads; h++) {
-            memcpy(head_of(keys, b, h, positions[line]), head_of(k, b, h, r), 4 * size);
-            memcpy(head_of(values, b, h, positions[line]), head_of(v, b, h, r), 4 * size);
+// The target's first half of a layer: y = x + attention of norm(x) to all that keys and values hold
+// once the new rows are in them, at their positions: [batch, rows].
+void add_attention(attention_weights w, pass p, const float *x, heads keys, heads values,
+                   const int64_t *positions, long num_keys, float *y, int num_threads) {
+    float *normed = malloc(sizeof(float) * p.batch * p.rows * w.hidden);
+    rms_norm(x, w.norm, w.offset, w.eps, normed, p.batch * p.rows, w.hidden, num_threads);
+    projected own = project(&w, normed, &p, num_threads);
+    for (long line = 0; line < p.batch * p.rows; line++)
+        for (long h = 0, b = line / p.rows, r = line % p.rows; h < w.num_key_value_heads; h++) {
+            long at = positions[line], num_bytes = sizeof(float) * w.size;
+            memcpy(head_of(keys, b, h, at), head_of(own.k, b, h, r), num_bytes);
+            memcpy(head_of(values, b, h, at), head_of(own.v, b, h, r), num_bytes);
         }
-    attend(q, (parts){keys, keys, num_keys, 0}, (parts){values, values, num_keys, 0}, mask,
-           mask_batch, mask_row, !mask && rows > 1, mixed, batch, w.num_heads,
-           w.num_key_value_heads, rows, size, num_threads);
-    for (long line = 0; w.is_gated && line < num_lines; line++)
-        for (long h = 0; h < w.num_heads; h++) {
-            float *gate = all + line * width + h * q_head + size;
-            for (long at = 0; at < size; at += LANES) {
-                float *to = found + line * found_width + h * size + at;
-                vec opened = 1 + exponential(-at_least(load(gate + at), -87.0f));
-                store(to, load(to) / opened);
-            }
-        }
-    product(found, y, num_lines, found_width, 1, &w.o, &w.hidden, x, num_threads);
+    look(&w, own, (parts){keys, keys, num_keys, 0}, (parts){values, values, num_keys, 0}, &p, x, y,
+         num_threads);
+    free(own.memory);
     free(normed);
+}
+
+typedef struct {
+    attention_weights attention;
+    const float *attention_base, *attention_kernels;  // of the convolutions around it
+    const float *mlp_norm, *mlp_base, *mlp_kernels, *gate, *up, *down;
+    long intermediate, taps, group_size;
+} block_weights;
+
+// The convolution's kernels before and after a sublayer, made of its input: [rows, 2, taps, hidden].
+static float *kernels_of(const block_weights *w, const float *x, const float *base,
+                         const float *projection, long rows, int num_threads) {
+    long hidden = w->attention.hidden, groups = hidden / w->group_size, count = 2 * w->taps;
+    long width = count * groups;
+    float *kernels = malloc(sizeof(float) * rows * (count * hidden + width));
+    float *correction = kernels + rows * count * hidden;
+    product(x, correction, rows, hidden, 1, &projection, &width, NULL, num_threads);
+    convolution_kernels(base, correction, kernels, rows, count, groups, w->group_size);
+    return kernels;
+}
+
+// A layer of the drafter, on blocks that look at a context and at all of themselves.
+void add_block(block_weights w, pass p, const float *x, heads context_keys, heads context_values,
+               long num_context, float *y, int num_threads) {
+    const attention_weights *a = &w.attention;
+    long rows = p.batch * p.rows, hidden = a->hidden, size = rows * hidden;
+    long stride = 2 * w.taps * hidden, behind = w.taps * hidden;
+    float *h = malloc(sizeof(float) * 3 * size), *convolved = h + size, *made = h + 2 * size;
+
+    rms_norm(x, a->norm, a->offset, a->eps, h, rows, hidden, num_threads);
+    float *kernels = kernels_of(&w, h, w.attention_base, w.attention_kernels, rows, num_threads);
+    convolve(h, kernels, stride, convolved, p.batch, p.rows, w.taps, hidden);
+    projected own = project(a, convolved, &p, num_threads);
+    look(a, own, (parts){context_keys, own.k, num_context, p.rows},
+         (parts){context_values, own.v, num_context, p.rows}, &p, NULL, made, num_threads);
+    convolve(made, kernels + behind, stride, y, p.batch, p.rows, w.taps, hidden);
+    for (long i = 0; i < size; i++) y[i] += x[i];
+    free(own.memory);
+    free(kernels);
+
+    rms_norm(y, w.mlp_norm, a->offset, a->eps, h, rows, hidden, num_threads);
+    kernels = kernels_of(&w, h, w.mlp_base, w.mlp_kernels, rows, num_threads);
+    convolve(h, kernels, stride, convolved, p.batch, p.rows, w.taps, hidden);
+    mlp(convolved, w.gate, w.up, w.down, NULL, made, rows, hidden, w.intermediate, num_threads);
+    convolve(made, kernels + behind, stride, convolved, p.batch, p.rows, w.taps, hidden);
+    for (long i = 0; i < size; i++) y[i] += convolved[i];
+    free(kernels);
+    free(h);
 }

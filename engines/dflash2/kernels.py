@@ -47,6 +47,23 @@ class _AttentionWeights(ctypes.Structure):
     )
 
 
+class _Pass(ctypes.Structure):
+    _fields_ = (
+        *(("cos", c_void_p), ("sin", c_void_p), ("num_angles", c_long), ("mask", c_void_p)),
+        *((name, c_long) for name in ("mask_batch", "mask_row", "batch", "rows")),
+    )
+
+
+class _BlockWeights(ctypes.Structure):
+    _fields_ = (
+        ("attention", _AttentionWeights),
+        *((name, c_void_p) for name in ("attention_base", "attention_kernels")),
+        *((name, c_void_p) for name in ("mlp_norm", "mlp_base", "mlp_kernels")),
+        *((name, c_void_p) for name in ("gate", "up", "down")),
+        *((name, c_long) for name in ("intermediate", "taps", "group_size")),
+    )
+
+
 class _Parts(ctypes.Structure):
     _fields_ = (
         *(("context", _Heads), ("own", _Heads)),
@@ -74,9 +91,9 @@ SIGNATURES = {
         *(c_long, c_long, c_long, c_int),
     ),
     "add_attention": (
-        *(_AttentionWeights, c_void_p, c_void_p, c_void_p, c_long, _Heads, _Heads, c_void_p),
-        *(c_void_p, c_long, c_long, c_void_p, c_long, c_long, c_long, c_int),
+        *(_AttentionWeights, _Pass, c_void_p, _Heads, _Heads, c_void_p, c_long, c_void_p, c_int),
     ),
+    "add_block": (*(_BlockWeights, _Pass, c_void_p, _Heads, _Heads, c_long, c_void_p, c_int),),
 }
 
 
@@ -316,42 +333,99 @@ def add_attention(
 ) -> Tensor:
     """x + the layer's attention to its memory, into which the new rows are written first.
 
-    x: [batch, length, hidden], contiguous; weights: see `_AttentionWeights`; keys, values: [batch,
-    key-value heads, any, head_dim], all of a cache's rows, of which the first `num_keys` are looked
-    at; positions: [batch, length].
+    x: [batch, length, hidden], contiguous; weights: norm, q, k, v, o, norms of q and k; keys,
+    values: [batch, key-value heads, any, head_dim], all of a cache's rows, of which the first
+    `num_keys` are looked at; positions: [batch, length].
     """
-    batch, length, hidden = x.shape
-    num_key_value_heads, head_dim = keys.shape[1], keys.shape[3]
-    cos, sin = rotation
-    own = _AttentionWeights(
+    y = torch.empty_like(x)
+    _library().add_attention(
+        _attention_weights(weights, keys, rotation, offset, eps, is_gated),
+        _pass(x, rotation, mask, num_keys),
+        x.data_ptr(),
+        _heads(keys),
+        _heads(values),
+        positions.data_ptr(),
+        num_keys,
+        y.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def add_block(
+    x: Tensor,
+    attention: tuple[Tensor | None, ...],
+    rest: tuple[Tensor, ...],
+    rotation: tuple[Tensor, Tensor],
+    mask: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    eps: float,
+) -> Tensor:
+    """A layer of the drafter. x: [batch, block, hidden], contiguous; keys, values: the context's.
+
+    attention: as for `add_attention`; rest: base and projection of the convolutions around it, the
+    norm before the MLP, base and projection around that, and the MLP's three matrices.
+    """
+    _, length, hidden = x.shape
+    base, projection, gate = rest[0], rest[1], rest[5]
+    sides, taps, _ = base.shape
+    own = _BlockWeights(
+        _attention_weights(attention, keys, rotation, 0.0, eps, is_gated=False),
+        *(weight.data_ptr() for weight in rest),
+        gate.shape[0],
+        taps,
+        hidden * sides * taps // projection.shape[0],
+    )
+    y = torch.empty_like(x)
+    _library().add_block(
+        own,
+        _pass(x, rotation, mask, keys.shape[2] + length),
+        x.data_ptr(),
+        _heads(keys),
+        _heads(values),
+        keys.shape[2],
+        y.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def _attention_weights(
+    weights: tuple[Tensor | None, ...],
+    keys: Tensor,
+    rotation: tuple[Tensor, Tensor],
+    offset: float,
+    eps: float,
+    is_gated: bool,
+) -> _AttentionWeights:
+    hidden, width = weights[4].shape  # of the way back
+    head_dim = keys.shape[3]
+    return _AttentionWeights(
         *(None if weight is None else weight.data_ptr() for weight in weights),
         offset,
         eps,
         hidden,
-        weights[4].shape[1] // head_dim,
-        num_key_value_heads,
+        width // head_dim,
+        keys.shape[1],
         head_dim,
-        cos.shape[-1],
+        rotation[0].shape[-1],
         is_gated,
     )
-    y = torch.empty_like(x)
-    _library().add_attention(
-        own,
-        x.data_ptr(),
+
+
+def _pass(x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None, num_keys: int) -> _Pass:
+    batch, length, _ = x.shape
+    cos, sin = rotation
+    return _Pass(
         cos.data_ptr(),
         sin.data_ptr(),
         cos.numel() // cos.shape[-1],
-        _heads(keys),
-        _heads(values),
-        positions.data_ptr(),
         *_mask(mask, batch, length, num_keys),
-        y.data_ptr(),
         batch,
         length,
-        num_keys,
-        torch.get_num_threads(),
     )
-    return y
 
 
 def _mask(

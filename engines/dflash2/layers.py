@@ -155,7 +155,7 @@ class MLP(nn.Module):
     def added(self, x: Tensor, norm: RMSNorm | OffsetRMSNorm) -> Tensor:
         """x + mlp(norm(x)): a layer's second half."""
         weights = (self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight)
-        if kernels.suits(x, norm.weight, *weights) and weights[0].shape[0] % kernels.LANES == 0:
+        if kernels.suits(x, norm.weight, *weights) and kernels.suits(weights[2]):
             return kernels.add_mlp(x.contiguous(), norm.weight, norm.offset, norm.eps, *weights)
         return x + self(norm(x))
 

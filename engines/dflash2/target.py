@@ -19,7 +19,6 @@ from engines.dflash2.layers import (
     MLP,
     Linear,
     NoNorm,
-    OffsetRMSNorm,
     RMSNorm,
     Rotary,
     linear,
@@ -51,16 +50,6 @@ class CausalAttention(Attention):
         if cache is not None:
             keys, values = cache.append(layer, keys, values)
         return self.attend(queries, keys, values, mask)
-
-    def weights(self, norm: RMSNorm | OffsetRMSNorm) -> tuple[Tensor | None, ...]:
-        """All of them as the kernels want them; norm: the one before the attention."""
-        maps = (self.q_proj, self.k_proj, self.v_proj, self.o_proj)
-        return (
-            norm.weight,
-            *(each.weight for each in maps),
-            self.q_norm.weight,
-            self.k_norm.weight,
-        )
 
 
 class DecoderLayer(nn.Module):
