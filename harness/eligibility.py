@@ -19,6 +19,7 @@ RULES = (
     "checkpoint_format",
     "drafter_known",
     "mtp_head",
+    "speculator_kind",
     "drafter_geometry",
     "k_le_block",
     "lm_head_plain",
@@ -86,9 +87,12 @@ def _view(
 ) -> CellView:
     words = WORDS.get(way.kind or "", {}).get(cell.adapter, (way.kind,))
     asked = replace(cell, target=target, drafter=words[0], drafter_model=way.model, k=way.k)
-    boots = () if boot is None else (boot,)
-    known = models if boot is None else known_of(models, boot)
-    return CellView(cell=asked, prompt_kinds={}, models=known, boots=boots)
+    if boot is None:
+        return CellView(cell=asked, prompt_kinds={}, models=models)
+    # what it said of itself belongs to the drafter that it had
+    unheard = replace(boot, health=None, ready_s=None)
+    known = known_of(models, boot)
+    return CellView(cell=asked, prompt_kinds={}, models=known, boots=(unheard,))
 
 
 def known_of(

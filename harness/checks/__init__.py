@@ -233,7 +233,7 @@ CHECKS: Mapping[str, Check] = {
     ),
     "checkpoint_complete": Check(
         rule="Every file that a model's index names, or that its shards' numbers promise, is "
-        "there, the index and config.json among them. Invalid otherwise.",
+        "there to its end, the index and config.json among them. Invalid otherwise.",
         judge=checkpoints.checkpoint_complete,
         before_start=True,
     ),

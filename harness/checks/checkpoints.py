@@ -25,8 +25,9 @@ def checkpoint_complete(view: CellView) -> Finding:
             missing.append("config.json")
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            place = "" if files["path"] == name else f" ({files['path']})"
             return invalid(
-                f"{name} ({files['path']}) lacks {', '.join(missing[:3])}{more}. Fetch it again, "
+                f"{name}{place} lacks {', '.join(missing[:3])}{more}. Fetch it again, "
                 "whole; the index of a model in several files belongs to it."
             )
     return OK

@@ -152,8 +152,17 @@ def _weights(path: Path) -> dict[str, Any] | None:
         "bytes": part_bytes,
         "head": {name: entry["dtype"] for name, entry in tensors if _part(name) == "head"},
         "head_by_index": [name for name in index if _part(name) == "head"],
-        "missing": sorted(_promised(found, index) - {file.name for file in _files(path)}),
+        "missing": [
+            *sorted(_promised(found, index) - {file.name for file in _files(path)}),
+            *(f"the end of {file.name}" for file in found if _is_cut_off(file)),
+        ],
     }
+
+
+def _is_cut_off(file: Path) -> bool:
+    """Its header, which comes first, promises more than there is."""
+    ends = [entry["data_offsets"][1] for _, entry in _tensors(file)]
+    return file.stat().st_size < _head_bytes(file) + max(ends, default=0)
 
 
 def _is_model(path: Path) -> bool:

@@ -131,6 +131,15 @@ def test_a_download_that_broke_off_is_refused(project: Path, missing: str, words
     assert "Fetch it again" in message
 
 
+def test_a_file_that_ends_before_its_header_says_is_refused(project: Path) -> None:
+    shard = project / "models" / "target" / "model-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+    message = told(matrix(project))["checkpoint_complete"]
+
+    assert "lacks the end of model-00002-of-00002.safetensors" in message
+
+
 def test_a_folder_without_weights_is_refused(project: Path) -> None:
     for file in (project / "models" / "drafter").glob("model*"):
         file.unlink()
@@ -184,6 +193,22 @@ def test_a_dflash_1_drafter_under_the_name_of_dflash_2_is_refused(project: Path)
     bundled = matrix(project, drafter="{method: dflash2, model: models/drafter, k: 7}")
 
     assert "no DFlash 2 drafter" in told(bundled)["speculator_kind"]
+
+
+def test_the_bundled_engine_can_draft_with_the_second_kind_of_dflash_alone(project: Path) -> None:
+    edited(project / "models" / "drafter" / "config.json", architectures=["DFlashDraftModel"])
+    file = matrix(project, drafter="{method: dflash2, model: models/drafter, k: 7}")
+    bundled = '{adapter: dflash2, command: ["{python}", -m, engines.dflash2, serve]}'
+    lines = [
+        f"  vllm: {bundled}" if line.startswith("  vllm: ") else line
+        for line in file.read_text().splitlines()
+    ]
+    file.write_text("\n".join(lines))
+
+    (_, drafting) = found(file).rows
+
+    assert drafting.answers["vllm"].able is False
+    assert "no DFlash 2 drafter" in drafting.answers["vllm"].reason
 
 
 def test_a_drafter_of_another_target_is_refused(project: Path) -> None:
