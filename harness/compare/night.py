@@ -116,7 +116,7 @@ def night_of(data: Dataset) -> Night:
         commit=sessions[-1].commit if sessions else None,
         dirty=sessions[-1].dirty if sessions else None,
         device_key=sessions[-1].device_key if sessions else "",
-        device=_device(sessions[-1].machine) if sessions else "no session",
+        device=device_in_words(sessions[-1].machine) if sessions else "no session",
         level=checks.worst(verdict for verdicts in judged.values() for verdict in verdicts),
         subjects=(*subjects, *_memory(data, judged)),
     )
@@ -127,7 +127,7 @@ def _accusations(view: CellView) -> tuple[Verdict, ...]:
     return tuple(sorted(bad, key=lambda verdict: verdict.level != "invalid"))
 
 
-def _device(machine: MachineFacts) -> str:
+def device_in_words(machine: MachineFacts) -> str:
     memory = machine.memory_bytes
     size = "unknown memory" if memory is None else f"{memory / 2**30:.0f} GiB"
     return ", ".join((f"{machine.cpu}, {machine.num_cpus} CPUs, {size}", *machine.accelerators))

@@ -20,7 +20,7 @@ import msgspec
 from harness.analysis.summary import Summary, summarise
 from harness.compare import baselines, history
 from harness.compare.contents import contents
-from harness.compare.night import Night, night_of
+from harness.compare.night import Night, device_in_words
 from harness.publish import facts as run_facts
 from harness.publish.facts import FACTS_FILE, RunFacts
 from harness.publish.gate import Gate, read_gate
@@ -161,7 +161,7 @@ def _facts(place: _Place, summary: Summary, gate: Gate | None) -> RunFacts:
         level=summary.level,
         headline=sentences.headline(summary),
         variants=tuple(dict.fromkeys(view.cell.variant for view in views)),
-        device=night_of(summary.data).device,
+        device=device_in_words(sessions[-1].machine) if sessions else "no session",
         commit=sessions[-1].commit if sessions else None,
         num_cells=len(views),
         num_requests=sum(len(view.requests) for view in views),
