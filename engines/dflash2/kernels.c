@@ -259,9 +259,8 @@ void top_candidates(const float *scores, float *best, int64_t *indices, long row
 
 // scores become weights that add up to one. mask is added to the scores first, or NULL.
 INLINE void softmax(float *scores, const float *mask, long num_visible, long padded) {
-    vec highest = {0};
+    vec highest = (vec){0} - INFINITY;
     for (long i = num_visible; i < padded; i++) scores[i] = -INFINITY;
-    highest += -INFINITY;
     for (long at = 0; at < padded; at += LANES) {
         vec score = load(scores + at);
         if (mask && at + LANES <= num_visible)
@@ -467,7 +466,8 @@ static projected project(const attention_weights *w, const float *x, const pass 
     long q_head = w->is_gated ? 2 * size : size, q_width = w->num_heads * q_head;
     long kv_width = w->num_key_value_heads * size, width = q_width + 2 * kv_width;
     float *all = malloc(sizeof(float) * num_lines * width);
-    heads q = {all, p->rows * width, q_head, width}, k = {all + q_width, p->rows * width, size, width};
+    heads q = {all, p->rows * width, q_head, width};
+    heads k = {all + q_width, p->rows * width, size, width};
     heads v = {k.data + kv_width, p->rows * width, size, width};
     product(x, all, num_lines, w->hidden, 3, (const float *[]){w->q, w->k, w->v},
             (long[]){q_width, kv_width, kv_width}, NULL, num_threads);
