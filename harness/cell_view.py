@@ -78,6 +78,7 @@ class CellView:
     device: Mapping[str, Any] = field(default_factory=dict)  # what the matrix says of it
     reference: "CellView | None" = None
     kind: str | None = None
+    controls: tuple["CellView", ...] = ()  # of the same work; their reference is what they repeat
 
     @cached_property
     def ok(self) -> tuple[Request, ...]:

@@ -57,7 +57,7 @@ def make_plan(
     cells = tuple(cell for group in by_variant.values() for cell in group)
     _refuse_twins(cells, matrix)
     controls = tuple(map(control_cell, by_variant.get(matrix.schedule.control or "", ())))
-    blocks = _numbered([*_around(controls, _blocks(by_variant, matrix))])
+    blocks = _numbered([*_around(controls, _blocks(by_variant, matrix), matrix)])
     return plan_of((*cells, *controls), blocks, matrix.schedule, durations)
 
 
@@ -111,15 +111,20 @@ def _part(cells: Sequence[Cell], turn: int, rounds: int) -> dict[str, tuple[int,
     }
 
 
-def _around(controls: Sequence[Cell], blocks: Iterator[Block]) -> Iterator[Block]:
+def _around(controls: Sequence[Cell], blocks: Iterator[Block], matrix: Matrix) -> Iterator[Block]:
     """The control goes first and last."""
-    if not controls:
-        yield from blocks
-        return
-    control = _block(controls[0].variant, controls)
-    yield control
+    if controls:
+        yield control_block(controls, matrix)
     yield from blocks
-    yield control
+    if controls:
+        yield control_block(controls, matrix)
+
+
+def control_block(controls: Sequence[Cell], matrix: Matrix) -> Block:
+    """Not numbered yet."""
+    variant = controls[0].variant
+    whole = _part(controls, 0, 1) if variant in attached_variants(matrix) else None
+    return _block(variant, controls, whole)
 
 
 def _numbered(blocks: Sequence[Block]) -> tuple[Block, ...]:
@@ -135,11 +140,6 @@ def control_cell(cell: Cell) -> Cell:
         reference_cell_id=None,
         reference_reason=IS_THE_CONTROL,
     )
-
-
-def repetitions_of(block: Block, cell: Cell) -> tuple[int, int]:
-    """Of one turn: the first, and the one behind the last."""
-    return (block.repetitions or {}).get(cell.cell_id, (0, cell.repetitions))
 
 
 def attached_variants(matrix: Matrix) -> frozenset[str]:

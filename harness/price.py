@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.records import Block, Boot, Cell, Matrix, RepetitionEnd, Schedule
+from harness.turns import repetitions_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +66,9 @@ def _block_s(block: Block, cells: Mapping[str, Cell], durations: Durations) -> f
     for cell_id in block.cell_ids:
         cell = cells[cell_id]
         timed = cell.control_of or cell_id
-        first, behind = (block.repetitions or {}).get(cell_id, (0, cell.repetitions))
-        took_s += (behind - first) * durations.repetition_s[timed]
-        if first == 0:  # the server of a later turn is warm
+        asked = repetitions_of(block, cell)
+        took_s += len(asked) * durations.repetition_s[timed]
+        if asked.start == 0:  # the server of a later turn is warm
             took_s += durations.warmup_s.get(timed, 0.0)
     return took_s
 

@@ -261,6 +261,16 @@ class Where:
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Written once, before the first request."""
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a given time left of a matrix."""
+
+    budget_s: float
+    repetitions: tuple[int, ...]  # of each workload, as if the matrix asked for them
+    boots: int
+    cuts: tuple[str, ...]  # what was cut, a sentence each
+
+
 
     schema: int
     run_id: str
@@ -283,6 +293,16 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell:
+    budget: Budget | None = None  # None: it may take as long as it takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amendment:
+    """What a matrix that was edited made of a run; the last one counts instead of the manifest."""
+
+    where: Where  # the session that it is for
+    at: str
+    manifest: Manifest
     """A cell as one block will run it; an edited matrix appends to these."""
 
     where: Where  # session and block

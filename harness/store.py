@@ -6,7 +6,8 @@ afterwards. What a crash leaves is a last line without its end: readers leave it
 error. Whole files (manifest, status, events, pages) are written beside their place and renamed.
 
 The unit of redo is (block, cell). When a later boot has finished a cell, what earlier boots left of
-it is superseded: it stays in the files, and `usable` leaves it out.
+it is superseded: it stays in the files, and `usable` leaves it out. So does what an amended plan
+wants no more.
 """
 
 import errno
@@ -16,6 +17,7 @@ import json
 import os
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ import pyarrow.parquet as pq
 from harness.errors import ResultsError
 from harness.records import (
     SCHEMA,
+    Amendment,
     Boot,
     CellEnd,
     LogEntry,
@@ -42,9 +45,11 @@ from harness.records import (
     Snapshot,
     Where,
 )
+from harness.turns import Place, asked_of
 
 Record: TypeAlias = (
     Session
+    | Amendment
     | Boot
     | PlannedCell
     | Request
@@ -59,6 +64,7 @@ T = TypeVar("T")
 
 FILES: Mapping[type[Any], str] = {
     Session: "sessions.jsonl",
+    Amendment: "amendments.jsonl",
     Boot: "boots.jsonl",
     PlannedCell: "cells.jsonl",
     Request: "requests.jsonl",
@@ -124,6 +130,7 @@ class RunFolder:
         self._descriptors: dict[str, int] = {}
         self._lock: int | None = None
         self._notes: dict[str, None] = {}  # ordered, each once
+        self._planned: set[Place] | None = None  # (block, cell); None: all that there is
 
     @classmethod
     def create(cls, results_dir: Path, manifest: Manifest) -> "RunFolder":
@@ -143,7 +150,23 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """An existing run, to read or to go on with."""
-        return cls(path, _read_manifest(path))
+        folder = cls(path, _read_manifest(path))
+        for amendment in folder.read(Amendment)[-1:]:
+            folder._take_over(amendment)
+        return folder
+
+    def amend(self, amendment: Amendment) -> None:
+        """From here on its manifest counts, for every reader."""
+        self.append(amendment)
+        self._take_over(amendment)
+
+    def _take_over(self, amendment: Amendment) -> None:
+        self.manifest = amendment.manifest
+        self._planned = {
+            (block.block_id, cell_id)
+            for block in self.manifest.plan.blocks
+            for cell_id in block.cell_ids
+        }
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -181,15 +204,32 @@ class RunFolder:
         last: dict[str | None, Boot] = {boot.where.boot_id: boot for boot in self.read(Boot)}
         return list(last.values())
 
-    def finished_cells(self) -> set[tuple[str, str]]:
+    def finished_cells(self) -> set[Place]:
         """The (block id, cell id) pairs that a resumed run need not do again."""
-        return set(self._finishing_boots())
+        asked = asked_of(self.manifest.plan)
+        return {
+            place for place, there in self.measured().items() if asked.get(place, there) <= there
+        }
+
+    def measured(self) -> dict[Place, frozenset[int]]:
+        """(block, cell) -> the repetitions that the boot which finished it wrote wholly."""
+        whole: dict[tuple[str | None, ...], set[int]] = defaultdict(set)
+        for end in self.read(RepetitionEnd):
+            where = end.where
+            if where.repetition is not None and where.repetition >= 0:
+                whole[where.block_id, where.cell_id, where.boot_id].add(where.repetition)
+        return {
+            place: frozenset(whole[*place, boot_id])
+            for place, boot_id in self._finishing_boots().items()
+            if self._planned is None or place in self._planned
+        }
 
     def usable(self, kind: type[R]) -> list[R]:
         """The records that figures may use, oldest first.
 
-        Left out are records of a (block, cell) that another boot finished, and those of a measured
-        repetition that was never wholly written. Warm-up requests stay, marked by repetition -1.
+        Left out are records of a (block, cell) that another boot finished or that an amended plan
+        has no more, and those of a measured repetition that was never wholly written. Warm-up
+        requests stay, marked by a repetition below 0.
         When one request was written twice (parsed again after a crash), the last stands.
         """
         kept_boot = self._finishing_boots()
@@ -197,14 +237,19 @@ class RunFolder:
         records: dict[object, R] = {}
         for number, record in enumerate(self.read(kind)):
             where = record.where
-            if _superseded(where, kept_boot):
+            if _superseded(where, kept_boot) or self._is_wanted_no_more(where):
                 continue
             if _is_measured(where) and _repetition_of(where) not in whole:
                 continue
             records[where.request_id if kind is Request else number] = record
         return list(records.values())
 
-    def _finishing_boots(self) -> dict[tuple[str, str], str]:
+    def _is_wanted_no_more(self, where: Where) -> bool:
+        if self._planned is None or where.block_id is None or where.cell_id is None:
+            return False
+        return (where.block_id, where.cell_id) not in self._planned
+
+    def _finishing_boots(self) -> dict[Place, str]:
         """(block, cell) -> the boot that finished it last."""
         return {
             (_known(end.where.block_id), _known(end.where.cell_id)): _known(end.where.boot_id)

@@ -18,7 +18,6 @@ from harness.records import (
     CellEnd,
     MachineSample,
     Manifest,
-    PlannedCell,
     RepetitionEnd,
     Request,
     Session,
@@ -43,15 +42,20 @@ class Dataset:
 def load(folder: RunFolder) -> Dataset:
     """Usable records only: what a later boot has measured again is left out by the store."""
     records = _Records(folder)
-    views: dict[str, CellView] = {}
-    cells = {cell.cell_id: cell for cell in _cells(folder)}
-    for cell in cells.values():
-        views[cell.cell_id] = records.view(cell)
+    cells = folder.manifest.plan.cells
+    views = {cell.cell_id: records.view(cell) for cell in cells if cell.control_of is None}
+    controls = [
+        replace(records.view(cell), reference=views[cell.control_of])
+        for cell in cells
+        if cell.control_of is not None
+    ]
     return Dataset(
         manifest=folder.manifest,
         sessions=tuple(records.sessions.values()),
         boots=tuple(records.boots.values()),
-        views=tuple(_with_reference(view, views) for view in views.values()),
+        views=tuple(
+            _with_controls(_with_reference(view, views), controls) for view in views.values()
+        ),
         notes=folder.notes,
     )
 
@@ -98,14 +102,20 @@ def requests_frame(dataset: Dataset) -> pd.DataFrame:
     return pd.DataFrame(rows).convert_dtypes()
 
 
-def _cells(folder: RunFolder) -> Sequence[Cell]:
-    planned = [record.cell for record in folder.read(PlannedCell)]
-    return [*folder.manifest.plan.cells, *planned]
-
-
 def _with_reference(view: CellView, views: Mapping[str, CellView]) -> CellView:
     reference = views.get(view.cell.reference_cell_id or "")
     return replace(view, reference=reference) if reference is not None else view
+
+
+def _with_controls(view: CellView, controls: Sequence[CellView]) -> CellView:
+    """Those that did the same work, whoever did it."""
+    work = (view.cell.workload_key, view.cell.protocol_id)
+    return replace(
+        view,
+        controls=tuple(
+            each for each in controls if (each.cell.workload_key, each.cell.protocol_id) == work
+        ),
+    )
 
 
 class _Records:

@@ -24,6 +24,7 @@ from harness.checks import (
     machine,
     methods,
     room,
+    sessions,
     speculation,
     steadiness,
     templates,
@@ -371,8 +372,18 @@ CHECKS: Mapping[str, Check] = {
         judge=completeness.within_one_boot,
         before_start=True,
     ),
+    "control": Check(
+        rule="The control took as long at the end of a session as at its beginning, within 5 % "
+        "(median over prompts). Warning above.",
+        judge=sessions.control,
+    ),
     "split_session": Check(
-        rule="The figure and its reference were measured in one session. Warning otherwise.",
-        judge=comparison.split_session,
+        rule="The figure and its reference were measured in one session, or a control says that "
+        "both sessions were alike, within 5 %. Warning otherwise.",
+        judge=sessions.split_session,
+    ),
+    "suspended": Check(
+        rule="The machine did not sleep while it was measured. Invalid from one second on.",
+        judge=sessions.suspended,
     ),
 }

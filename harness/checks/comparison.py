@@ -114,15 +114,3 @@ def unequal_depth(view: CellView) -> Finding:
         f"k = {view.cell.k} is held against k = {other}: the ratio is of two drafters and of two "
         "depths. Measure both at each depth."
     )
-
-
-def split_session(view: CellView) -> Finding:
-    sessions = {boot.where.session_id for boot in view.boots}
-    if view.reference is not None:
-        sessions |= {boot.where.session_id for boot in view.reference.boots}
-    if len(sessions) <= 1:
-        return OK
-    return warning(
-        f"This figure and its reference come from {len(sessions)} starts of the harness, so the "
-        "machine may have changed in between. For a claim, measure both in one session."
-    )

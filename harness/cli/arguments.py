@@ -1,6 +1,7 @@
 """Arguments that several commands take. Knows nothing of what is done with them."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +23,26 @@ def add_matrix(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "matrix", metavar="MATRIX", type=Path, help="a YAML file, such as one of configs/matrices/"
     )
+
+
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        type=_seconds,
+        help="how long it may take, such as 2h, 90min or 300s, by what a stored run of the matrix "
+        "took: repetitions are cut first, then boots, and plan and report say so",
+    )
+
+
+_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(written: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)", written)
+    if match is None or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{written!r} is no time; write 2h, 90min or 300s")
+    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def add_stored_run(parser: argparse.ArgumentParser) -> None:

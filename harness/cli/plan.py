@@ -3,10 +3,9 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.arguments import Parser, Subparsers, add_matrix, add_results
+from harness.cli.arguments import Parser, Subparsers, add_budget, add_matrix, add_results
 from harness.cli.common import console
 
 if TYPE_CHECKING:
@@ -28,47 +27,35 @@ def add(subparsers: "Subparsers[Parser]") -> None:
         epilog="Example: dflashbench plan configs/matrices/quickstart.yaml",
     )
     add_matrix(parser)
+    add_budget(parser)
     add_results(parser)
     parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    from harness.budget import applied, within
     from harness.config import load_matrix
     from harness.plan import make_plan
+    from harness.report import format as fmt
     from harness.run import files
+    from harness.run.history import known_durations
 
     matrix = load_matrix(options.matrix)
     identities = files.hashes(
         {name: files.identity(model) for name, model in files.models_of(matrix).items()}
     )
-    made, known = make_plan(matrix, identities=identities), None
-    for durations in _stored_durations(matrix, options.results):
-        made, known = make_plan(matrix, durations, identities), durations
-        if made.estimated_s is not None:
-            break
-    _print_plan(matrix, made, known, console())
+    durations = known_durations(matrix, identities, options.results, _tell)
+    if options.budget is not None:
+        budget = within(matrix, options.budget, durations, identities)
+        matrix = applied(matrix, budget)
+        for cut in budget.cuts or ("nothing has to be cut",):
+            print(f"to fit into {fmt.duration(options.budget)}: {cut}")
+    _print_plan(matrix, make_plan(matrix, durations, identities), durations, console())
     return 0
 
 
-def _stored_durations(matrix: "Matrix", results_dir: Path) -> "Sequence[Durations]":
-    """Of earlier runs of a matrix of this name, newest first."""
-    from harness.errors import ResultsError
-    from harness.price import durations_of
-    from harness.records import RepetitionEnd
-    from harness.store import RunFolder
-
-    runs = sorted(results_dir.glob(f"*-{matrix.name}/manifest.json"), reverse=True)
-    found = []
-    for manifest in runs:
-        try:
-            folder = RunFolder.open(manifest.parent)
-            durations = durations_of(folder.boots(), folder.read(RepetitionEnd))
-        except ResultsError as error:
-            print(f"left out of the estimate: {error}", file=sys.stderr)
-            continue
-        if durations is not None:
-            found.append(durations)
-    return found
+def _tell(message: str) -> None:
+    print(message, file=sys.stderr)
 
 
 def _print_plan(

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from harness.cli.arguments import (
     Parser,
     Subparsers,
+    add_budget,
     add_matrix,
     add_reports,
     add_results,
     add_where,
 )
-from harness.cli.common import INVALID, cluster
+from harness.cli.common import INVALID, cluster, find_run
+from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.store import RunFolder
@@ -27,7 +29,20 @@ def add(subparsers: "Subparsers[Parser]") -> None:
         "reports/<run_id>/RESULTS.md. Ctrl-C stops in good order; `resume` goes on.",
         epilog="Example: dflashbench run configs/matrices/quickstart.yaml",
     )
+    parser.add_argument(
+        "--into",
+        metavar="RUN",
+        help="measure in a stored run what the matrix wants and the run has not: cells whose keys "
+        "changed, boots and repetitions that are missing. Where new figures will stand beside kept "
+        "ones, a control goes first",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="VARIANT",
+        help="with --into: add this variant, or measure it anew; all others stay as they are",
+    )
     add_matrix(parser)
+    add_budget(parser)
     add_results(parser)
     add_reports(parser)
     add_where(parser)
@@ -43,6 +58,12 @@ def run(options: argparse.Namespace) -> int:
     from harness.run import commands
     from harness.run.progress import reporter
 
+    if options.into is None and options.only is not None:
+        raise UsageError("--only adds to a stored run: say which with --into RUN")
+    if options.into is not None and options.on == "ray":
+        raise UsageError("--into adds on one machine, that of the stored run: leave --on ray out")
+    if options.budget is not None and (options.into is not None or options.on == "ray"):
+        raise UsageError("--budget is for a new run on one machine: leave --into and --on ray out")
     if options.on == "ray":
         folder = cluster().run_matrix(
             options.matrix,
@@ -50,10 +71,16 @@ def run(options: argparse.Namespace) -> int:
             progress=reporter(),
             address=options.address,
         )
-    else:
+    elif options.into is None:
         folder = commands.run_matrix(
-            options.matrix, results_dir=options.results, progress=reporter()
+            options.matrix,
+            results_dir=options.results,
+            progress=reporter(),
+            budget_s=options.budget,
         )
+    else:
+        stored = find_run(options.into, options.results)
+        folder = commands.run_into(options.matrix, stored, only=options.only, progress=reporter())
     return finish(folder, options)
 
 

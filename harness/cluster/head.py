@@ -78,7 +78,7 @@ def run_matrix(
 ) -> RunFolder:
     """`run --on ray`: as `commands.run_matrix`, on the cluster at `address` (None: this one's)."""
     with _connected(address):
-        matrix, folder = commands.begin(path, results_dir=results_dir)
+        matrix, folder = commands.begin(path, results_dir=results_dir, tell=progress.note)
         _measure(matrix, folder, progress)
     return folder
 

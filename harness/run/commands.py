@@ -8,8 +8,8 @@ import os
 import platform
 import shutil
 import signal
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import util
 from pathlib import Path
@@ -18,11 +18,15 @@ from typing import Any, Literal
 import psutil
 
 from harness import keys
+from harness.amend import Amended, amended, identity
+from harness.budget import applied, within
 from harness.config import load_matrix
+from harness.config.tree import nearest
 from harness.errors import ConfigError, UsageError
 from harness.plan import make_plan
 from harness.records import (
     SCHEMA,
+    Amendment,
     Calibration,
     CellEnd,
     MachineFacts,
@@ -37,12 +41,14 @@ from harness.run import files, machine, runner
 from harness.run.boot import PROJECT
 from harness.run.calibrate import calibrate, worst_s
 from harness.run.clock import utc_now
-from harness.run.device_lock import measuring_alone
+from harness.run.device_lock import devices_of, measuring_alone
+from harness.run.history import known_durations
 from harness.run.limits import allow_open_files
 from harness.run.load import Fleet
 from harness.run.loops import loop_factory, loop_name
 from harness.run.progress import Reporter
 from harness.store import RunFolder, new_run_id
+from harness.turns import asked_of
 
 SESSION_RATES = (2000, 8000)
 """Events per second that a session's calibration tries; `doctor` tries more."""
@@ -51,28 +57,72 @@ UNAVAILABLE = 3
 """What a run ends with when a variant's engine did not boot, or died."""
 
 
-def run_matrix(path: Path, *, results_dir: Path, progress: Reporter) -> RunFolder:
+def run_matrix(
+    path: Path, *, results_dir: Path, progress: Reporter, budget_s: float | None = None
+) -> RunFolder:
     """Measure everything in `path`; the folder is closed and complete as far as engines let it
     be.
     """
-    matrix, folder = begin(path, results_dir=results_dir)
+    matrix, folder = begin(path, results_dir=results_dir, tell=progress.note, budget_s=budget_s)
     measure(matrix, folder.manifest.plan, folder, progress)
     return folder
 
 
-def begin(path: Path, *, results_dir: Path) -> tuple[Matrix, RunFolder]:
-    """A new run of what `path` says, with its plan and nothing measured."""
+def begin(
+    path: Path,
+    *,
+    results_dir: Path,
+    tell: Callable[[str], None],
+    budget_s: float | None = None,
+) -> tuple[Matrix, RunFolder]:
+    """A new run of what `path` says, with its plan and nothing measured.
+
+    budget_s: how long it may take; what does not fit into it is cut.
+    """
     matrix = load_matrix(path)
     identities = {name: files.identity(m) for name, m in files.models_of(matrix).items()}
-    plan = make_plan(matrix, identities=files.hashes(identities))
-    manifest = _manifest(matrix, path, plan, identities, results_dir)
+    hashes, budget = files.hashes(identities), None
+    if budget_s is not None:
+        durations = known_durations(matrix, hashes, results_dir, tell)
+        budget = within(matrix, budget_s, durations, hashes)
+        matrix = applied(matrix, budget)
+        for cut in budget.cuts:
+            tell(f"cut by the budget: {cut}")
+    plan = make_plan(matrix, identities=hashes)
+    run_id = new_run_id(results_dir, matrix.name, datetime.now(UTC))
+    manifest = replace(_manifest(matrix, path, plan, identities, run_id), budget=budget)
     return matrix, RunFolder.create(results_dir, manifest)
+
+
+def run_into(path: Path, run: Path, *, only: str | None, progress: Reporter) -> RunFolder:
+    """Measure what `path` wants and the stored run has not: cells whose keys changed, boots and
+    repetitions that are missing. only: one variant alone, anew if it is there already.
+
+    Where new figures will stand beside kept ones, a control of the kept ones goes first.
+    """
+    folder = RunFolder.open(run)
+    matrix = _as_cut(load_matrix(path), folder.manifest)
+    _refuse_another_subject(folder.manifest, matrix, only)
+    _refuse_other_device(folder)
+    identities = {name: files.identity(m) for name, m in files.models_of(matrix).items()}
+    wanted = make_plan(without_control(matrix), identities=files.hashes(identities))
+    found = amended(folder.manifest.plan, matrix, wanted, folder.measured(), only)
+    manifest = _amended_manifest(folder.manifest, matrix, path, found.plan, identities)
+    progress.note(_told_amendment(found, folder.manifest.run_id))
+    if not _same_but_comments(manifest, folder.manifest):
+        where = Where(run_id=manifest.run_id, session_id=_next_session_id(folder))
+        folder.amend(Amendment(where=where, at=utc_now(), manifest=manifest))
+    if found.todo:
+        measure(matrix, found.plan, folder, progress)
+    folder.close()
+    return folder
 
 
 def resume(run: Path, *, progress: Reporter) -> RunFolder:
     """Do what `run` left undone: every torn or unavailable (block, cell), in new boots."""
     folder = RunFolder.open(run)
-    matrix = same_matrix(folder.manifest)
+    undone = asked_of(folder.manifest.plan).keys() - folder.finished_cells()
+    matrix = same_matrix(folder.manifest, {cell_id for _, cell_id in undone})
     _refuse_other_device(folder)
     if exit_code(folder) == 0:
         progress.note(f"{folder.manifest.run_id} is complete, nothing is left to do")
@@ -126,7 +176,9 @@ def measure(
     async def session() -> None:
         facts = machine.machine_facts()
         run_id = folder.manifest.run_id
-        async with measuring_alone(keys.device_key(facts), run_id, progress.note):
+        engines = [variant.engine for variant in matrix.variants]
+        devices = devices_of(engines, len(facts.accelerators), os.environ)
+        async with measuring_alone(devices, run_id, progress.note):
             await runner.end_left_over(folder, progress)
             await runner.recover(folder, progress)
             calibration = await calibrate(_levels(plan), rates=SESSION_RATES)
@@ -149,7 +201,7 @@ def _refuse_clients_without_fleet(plan: Plan, fleet: Fleet | None) -> None:
         )
 
 
-def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
+def run_until_stopped(work: Coroutine[Any, Any, object]) -> None:
     """Run `work`; the first signal cancels it, and it may take its time to clean up."""
 
     async def main() -> None:
@@ -193,10 +245,13 @@ def _session(
     facts: MachineFacts,
     session_id: str | None,
 ) -> Session:
-    number = len(folder.read(Session)) + 1
+    # another part of a cluster's run may have asked the same server before
+    resumed = bool(folder.read(Session)) or session_id not in (None, "s1")
     commit, dirty = machine.commit_of(PROJECT)
     return Session(
-        where=Where(run_id=folder.manifest.run_id, session_id=session_id or f"s{number}"),
+        where=Where(
+            run_id=folder.manifest.run_id, session_id=session_id or _next_session_id(folder)
+        ),
         started_at=utc_now(),
         commit=commit,
         dirty=dirty,
@@ -205,11 +260,15 @@ def _session(
         machine=facts,
         device_key=keys.device_key(facts),
         client_lateness_s=worst_s(calibration),
-        resumed=number > 1,
+        resumed=resumed,
         calibration=calibration,
         transport=matrix.transport,
         event_loop=loop_name(asyncio.get_running_loop()),
     )
+
+
+def _next_session_id(folder: RunFolder) -> str:
+    return f"s{len(folder.read(Session)) + 1}"
 
 
 def _manifest(
@@ -217,13 +276,13 @@ def _manifest(
     path: Path,
     plan: Plan,
     identities: dict[str, dict[str, Any]],
-    results_dir: Path,
+    run_id: str,
 ) -> Manifest:
     measured = [workload.prompts for workload in matrix.workloads]
     warmups = [workload.warmup for workload in matrix.workloads if workload.warmup is not None]
     return Manifest(
         schema=SCHEMA,
-        run_id=new_run_id(results_dir, matrix.name, datetime.now(UTC)),
+        run_id=run_id,
         created_at=utc_now(),
         tool=f"dflashbench {_version()}",
         matrix_yaml=path.read_text(encoding="utf-8"),
@@ -238,11 +297,23 @@ def _manifest(
         warmup_sets={prompts.name: prompts.sha256 for prompts in warmups},
         device=matrix.device,
         goals=matrix.goals,
+        prompt_sources={prompts.name: _sources(prompts) for prompts in [*measured, *warmups]},
+        unpublished={prompts.name: _unpublished(prompts) for prompts in [*measured, *warmups]},
     )
 
 
 def _kinds(prompts: PromptSet) -> dict[str, str]:
     return {prompt.prompt_id: prompt.kind for prompt in prompts.prompts}
+
+
+def _sources(prompts: PromptSet) -> tuple[str, ...]:
+    """Each source and licence once, in the set's order."""
+    said = (f"{prompt.source}, {prompt.licence}" for prompt in prompts.prompts)
+    return tuple(dict.fromkeys(said))
+
+
+def _unpublished(prompts: PromptSet) -> tuple[str, ...]:
+    return tuple(prompt.prompt_id for prompt in prompts.prompts if not prompt.publish)
 
 
 def _version() -> str:
@@ -254,21 +325,103 @@ def _from_project(path: Path) -> str:
     return str(whole.relative_to(PROJECT) if whole.is_relative_to(PROJECT) else whole)
 
 
-def same_matrix(manifest: Manifest) -> Matrix:
-    """The matrix of a stored run, when it still says what it said."""
+def same_matrix(manifest: Manifest, cell_ids: Collection[str] | None = None) -> Matrix:
+    """The matrix of a stored run, when it still says what it said of these cells; None: of all."""
     path = PROJECT / manifest.matrix_path  # an absolute path stays as it is
     if not path.exists():
         raise ConfigError(f"{path}, from which {manifest.run_id} was made, is gone; put it back")
-    matrix = load_matrix(path)
+    matrix = _as_cut(load_matrix(path), manifest)
     identities = {name: files.identity(m) for name, m in files.models_of(matrix).items()}
-    plan = make_plan(matrix, identities=files.hashes(identities))
-    if plan.plan_hash != manifest.plan.plan_hash:
+    there = {
+        (cell.variant, identity(cell))
+        for cell in make_plan(matrix, identities=files.hashes(identities)).cells
+    }
+    gone = [
+        cell.cell_id
+        for cell in manifest.plan.cells
+        if (cell_ids is None or cell.cell_id in cell_ids)
+        and (cell.variant, identity(cell)) not in there
+    ]
+    if gone:
         raise ConfigError(
             f"{path}, its prompts or its models changed since {manifest.run_id} began, so the rest "
-            "would measure something else; restore them (manifest.json holds the matrix), or start "
+            f"would measure something else ({', '.join(gone)}); restore them (manifest.json holds "
+            "the matrix), measure what changed with `dflashbench run MATRIX --into RUN`, or start "
             "a new run"
         )
     return matrix
+
+
+def _as_cut(matrix: Matrix, manifest: Manifest) -> Matrix:
+    return matrix if manifest.budget is None else applied(matrix, manifest.budget)
+
+
+# --- a stored run and another matrix --------------------------------------------------------------
+
+
+def without_control(matrix: Matrix) -> Matrix:
+    """A control tells of the session in which it is measured: a stored run keeps what it has."""
+    return replace(matrix, schedule=replace(matrix.schedule, control=None))
+
+
+def _refuse_another_subject(manifest: Manifest, matrix: Matrix, only: str | None) -> None:
+    for key in ("name", "purpose"):
+        if getattr(matrix, key) != getattr(manifest, key):
+            raise UsageError(
+                f"{manifest.run_id} was made by a matrix with `{key}: {getattr(manifest, key)}`, "
+                f"{matrix.path} has `{key}: {getattr(matrix, key)}`: start a new run of it"
+            )
+    names = [variant.name for variant in matrix.variants]
+    if only is not None and only not in names:
+        raise UsageError(
+            f"--only {only!r}: {matrix.path} has no such variant{nearest(only, names)}; it has: "
+            f"{', '.join(names)}"
+        )
+
+
+def _amended_manifest(
+    stored: Manifest,
+    matrix: Matrix,
+    path: Path,
+    plan: Plan,
+    identities: dict[str, dict[str, Any]],
+) -> Manifest:
+    """As if the run had been made by `matrix`; what kept cells need of before stays."""
+    new = _manifest(matrix, path, plan, identities, run_id=stored.run_id)
+    return replace(
+        new,
+        created_at=stored.created_at,
+        tool=stored.tool,
+        budget=stored.budget,
+        prompt_sets={**stored.prompt_sets, **new.prompt_sets},
+        prompt_kinds={**stored.prompt_kinds, **new.prompt_kinds},
+        warmup_sets={**stored.warmup_sets, **new.warmup_sets},
+        models={**stored.models, **new.models},
+    )
+
+
+def _same_but_comments(one: Manifest, other: Manifest) -> bool:
+    """The file's text is no part of what it says; nor is how long it was expected to take."""
+    bare = [
+        replace(each, matrix_yaml="", matrix_path="", plan=replace(each.plan, estimated_s=None))
+        for each in (one, other)
+    ]
+    return bare[0] == bare[1]
+
+
+def _told_amendment(found: Amended, run_id: str) -> str:
+    cells = dict.fromkeys(
+        cell_id
+        for block in found.plan.blocks
+        if block != found.control
+        for cell_id in block.cell_ids
+        if (block.block_id, cell_id) in found.todo
+    )
+    if not cells:
+        return f"{run_id} has all that the matrix asks for, nothing is left to do"
+    kept = {c.cell_id for c in found.plan.cells if c.control_of is None} - cells.keys()
+    control = f", after the control {found.control.variant}" if found.control else ""
+    return f"{run_id}: {len(cells)} cells to measure{control}, {len(kept)} kept: {', '.join(cells)}"
 
 
 def _refuse_other_device(folder: RunFolder) -> None:

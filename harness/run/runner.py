@@ -14,7 +14,6 @@ from typing import Literal
 import msgspec
 
 from harness.errors import BootError, HarnessError
-from harness.plan import repetitions_of
 from harness.records import (
     Block,
     Boot,
@@ -33,13 +32,15 @@ from harness.records import (
 from harness.run import boot
 from harness.run.boot import RunningEngine
 from harness.run.clock import utc_now
+from harness.run.control import told_control
 from harness.run.load import Fleet
-from harness.run.machine import Sampler
+from harness.run.machine import Sampler, memory_now
 from harness.run.progress import Pace, Reporter
 from harness.run.raw import read_spool
 from harness.run.turn import Turn, append_spool
 from harness.run.worker import Parser
 from harness.store import RunFolder
+from harness.turns import repetitions_of
 
 State = Literal["running", "finished", "stopped", "failed"]
 
@@ -117,6 +118,7 @@ class _Runner:
         left = list(cells)
         try:
             await self._boot_and_measure(where, block, left)
+            self._tell_control(where, cells)
         except HarnessError as error:
             self.attached.pop(block.variant, None)  # what answers there later is another boot
             self._say(where, "unavailable", str(error))
@@ -128,6 +130,12 @@ class _Runner:
                         message=str(error),
                     )
                 )
+
+    def _tell_control(self, where: Where, cells: Sequence[Cell]) -> None:
+        controls = [cell for cell in cells if cell.control_of is not None]
+        if controls and self.session.resumed:
+            for sentence in told_control(self.folder, controls, where.session_id):
+                self._say(where, "control", sentence)
 
     def _boot_id(self, block: Block) -> str:
         """All turns of an attached server are one boot, called by the first of the session."""
@@ -142,22 +150,26 @@ class _Runner:
         variant = self._variant(block.variant)
         settings = {**self.matrix.held_constant, **variant.flags}
         log_folder = self.folder.server_folder(where.boot_id)
+        attached = variant.engine.kind == "attach"
+        before = None if attached else await asyncio.to_thread(memory_now)
         engine = await boot.launch(variant, settings, where, log_folder)
         sampler, error = None, None
         try:
             self.folder.append(engine.boot)  # from here on a killed harness leaves its engine named
             await boot.wait_ready(engine, variant.target.name)
             self.folder.append(engine.boot)
-            if engine.boot.attached:
+            if attached:
                 _refuse_another_build(engine, self.attached.setdefault(variant.name, engine.boot))
-            sampler = Sampler(where, engine.pids())
+            sampler = Sampler(where, engine.pids(), before)
             await self._measure(engine, sampler, where, block, left)
         except HarnessError as failure:
             error = str(failure)
             raise
         finally:
-            peak = sampler.engine_peak_bytes if sampler else None
-            self.folder.append(await boot.stop(engine, memory_peak_bytes=peak, error=error))
+            peak = sampler.memory_peak if sampler else None
+            engine.boot = replace(engine.boot, memory_read_from=peak.read_from if peak else None)
+            peak_bytes = peak.peak_bytes if peak else None
+            self.folder.append(await boot.stop(engine, memory_peak_bytes=peak_bytes, error=error))
 
     async def _measure(
         self, engine: RunningEngine, sampler: Sampler, where: Where, block: Block, left: list[Cell]
@@ -190,7 +202,7 @@ class _Runner:
             transport_name=self.matrix.transport,
             engine=engine,
             block=where,
-            repetitions=range(*repetitions_of(block, cell)),
+            repetitions=repetitions_of(block, cell),
             warms_up=(where.boot_id, cell.cell_id) not in self.warm,
             again=self._again(cell, where) if engine.boot.attached else "",
             folder=self.folder,
@@ -227,7 +239,7 @@ class _Runner:
         )
 
     def _work(self, block: Block, cell: Cell) -> float:
-        return len(range(*repetitions_of(block, cell))) * work_of(cell)
+        return len(repetitions_of(block, cell)) * work_of(cell)
 
     # --- telling ----------------------------------------------------------------------------------
 

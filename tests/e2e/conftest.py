@@ -15,6 +15,9 @@ PROMPTS = {
     "two_warmup": [("w1", "prose", "Say something else.")],
 }
 
+NO_TENSORS = (2).to_bytes(8, "little") + b"{}"
+"""A safetensors file that is whole and holds nothing."""
+
 MATRIX = """
 name: tiny
 engines:
@@ -61,6 +64,7 @@ class Project:
         for name in ("model", "drafter"):
             (path / name).mkdir()
             (path / name / "config.json").write_text("{}")
+            (path / name / "model.safetensors").write_bytes(NO_TENSORS)
         (path / "prompts").mkdir()
         for name, rows in PROMPTS.items():
             lines = [

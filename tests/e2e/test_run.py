@@ -271,6 +271,26 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_set(project):
     assert [session.resumed for session in folder.read(Session)] == [False, True]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_stop_a_run_as_cleanly(project, number):
+    process = started(project)
+    try:
+        wait_for(lambda: _second_boot(project))
+        process.send_signal(number)
+        process.send_signal(number)  # impatience does not interrupt the clean-up
+        _, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode != 0, said
+    (path,) = project.results.iterdir()
+    folder = RunFolder.open(path)
+    assert commands.status(path).state == "stopped"
+    for boot in folder.boots():
+        assert boot.stopped_at is not None
+        assert _group_is_gone(boot.pid or 0)
+    assert [entry.event for entry in folder.read(LogEntry)][-1] == "stopped"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_a_run_that_was_killed_outright_takes_its_engine_along_and_is_gone_on_with(project):
     process = started(project)

@@ -325,9 +325,11 @@ ALONE: Mapping[str, Callable[[Views], CellView]] = {
     "scatter": lambda views: timed(
         drafted(views), lambda request: 1.0 + 0.06 * (request.where.repetition or 0)
     ),
+    "suspended": lambda views: ends(drafted(views), suspended_s=30.0),
     "throttled": lambda views: slowed_by_heat(drafted(views)),
     "roof": lambda views: above_the_roof(plain(views)),
     "drift": lambda views: last_boot_longer(drafted(views)),
+    "control": lambda views: replace(drafted(views), controls=(last_boot_longer(plain(views)),)),
     "within_one_boot": lambda views: drafted(views).of_boot(drafted(views).boot_ids[0]),
     "split_session": lambda views: second_session(drafted(views)),
 }
