@@ -65,9 +65,13 @@ def visit(browser: object) -> Iterator[Visit]:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """Nine nights; from the eighth on each verification takes 3 ms longer."""
+    """Nine nights; from the eighth on each verification takes 3 ms longer. The first and the eighth
+    still have their raw data.
+    """
     made = Machine(tmp_path_factory.mktemp("machine"))
     for number in range(1, 10):
-        made.night(number, slower_ms=3.0 if number >= 8 else 0.0)
+        run = made.night(number, slower_ms=3.0 if number >= 8 else 0.0)
+        if number not in (1, 8):
+            shutil.rmtree(run.path)
     made.publish()
     return made
