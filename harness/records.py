@@ -259,9 +259,6 @@ class Where:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """Written once, before the first request."""
-@dataclass(frozen=True, kw_only=True)
 class Budget:
     """What a given time left of a matrix."""
 
@@ -271,6 +268,9 @@ class Budget:
     cuts: tuple[str, ...]  # what was cut, a sentence each
 
 
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Written once, before the first request."""
 
     schema: int
     run_id: str
@@ -289,11 +289,8 @@ class Budget:
     device: Mapping[str, Any] = field(default_factory=dict)  # what the matrix says of it
     goals: Mapping[str, float] = field(default_factory=dict)  # metric -> the figure to reach
     prompt_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # set -> sources
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedCell:
     budget: Budget | None = None  # None: it may take as long as it takes
+    key_variables: tuple[str, ...] = ()  # whose values no file of the run may hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,6 +300,10 @@ class Amendment:
     where: Where  # the session that it is for
     at: str
     manifest: Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
     """A cell as one block will run it; an edited matrix appends to these."""
 
     where: Where  # session and block

@@ -20,7 +20,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -74,6 +74,9 @@ FILES: Mapping[type[Any], str] = {
     MachineSample: "machine.jsonl",
     LogEntry: "log.jsonl",
 }
+
+LEFT_OUT = b"(left out)"
+SHORTEST_KEY = 8
 
 _RUN_NAME = re.compile(r"\d{8}-\d{6}-")  # results/ also holds baselines/ and published/
 
@@ -182,7 +185,7 @@ class RunFolder:
             path = self.path / FILES[type(record)]
             with told(path):
                 descriptor = self._descriptor(path)
-                _write_line(descriptor, _encode(record) + b"\n")
+                _write_line(descriptor, self._without_keys(_encode(record)) + b"\n")
             touched[path] = descriptor
         for path, descriptor in touched.items():
             with told(path):
@@ -263,7 +266,7 @@ class RunFolder:
         """Replace status.json; a reader sees the old one or the new one."""
         path = self.path / "status.json"
         with told(path):
-            write_whole(path, _encode(status))
+            write_whole(path, self._without_keys(_encode(status)))
 
     def read_status(self) -> dict[str, Any] | None:
         """None when the run never wrote one."""
@@ -279,6 +282,7 @@ class RunFolder:
     ) -> Path:
         """The events of one repetition, a row per request."""
         path = self.events_path(cell_id, boot_id, repetition)
+        rows = [replace(row, text=self._text_without_keys(row.text)) for row in rows]
         columns = {name: [getattr(row, name) for row in rows] for name in _EVENTS_SCHEMA.names}
         table = pa.table(columns, schema=_EVENTS_SCHEMA)
         with told(path):
@@ -309,7 +313,8 @@ class RunFolder:
         path = self.path / "pages" / f"{cell_id}.{boot_id}.prom.gz"
         with told(path):
             path.parent.mkdir(exist_ok=True)
-            write_whole(path, gzip.compress(page, mtime=0))  # equal pages, equal bytes
+            # equal pages, equal bytes
+            write_whole(path, gzip.compress(self._without_keys(page), mtime=0))
         return path
 
     # --- where the runner puts what it streams ----------------------------------------------------
@@ -341,6 +346,20 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _without_keys(self, data: bytes) -> bytes:
+        """Engines repeat API keys in their messages and pages."""
+        for key in self._keys():
+            data = data.replace(json.dumps(key, ensure_ascii=False)[1:-1].encode(), LEFT_OUT)
+        return data
+
+    def _text_without_keys(self, text: str | None) -> str | None:
+        return text and self._without_keys(text.encode()).decode()
+
+    def _keys(self) -> list[str]:
+        """Their values, in whatever process; a word such as EMPTY is no secret."""
+        values = [os.environ.get(name, "") for name in self.manifest.key_variables]
+        return [value for value in values if len(value) >= SHORTEST_KEY]
 
     def _descriptor(self, path: Path) -> int:
         self._take_lock()

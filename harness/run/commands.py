@@ -297,9 +297,15 @@ def _manifest(
         warmup_sets={prompts.name: prompts.sha256 for prompts in warmups},
         device=matrix.device,
         goals=matrix.goals,
+        key_variables=_key_variables(matrix),
         prompt_sources={prompts.name: _sources(prompts) for prompts in [*measured, *warmups]},
         unpublished={prompts.name: _unpublished(prompts) for prompts in [*measured, *warmups]},
     )
+
+
+def _key_variables(matrix: Matrix) -> tuple[str, ...]:
+    names = {variant.engine.api_key_env for variant in matrix.variants}
+    return tuple(sorted(name for name in names if name is not None))
 
 
 def _kinds(prompts: PromptSet) -> dict[str, str]:
