@@ -37,6 +37,7 @@ from engines.dflash2.selfcheck import HostFallbackError, check_device
 from engines.dflash2.top_k import top_candidates
 
 NOT_RUN = "not run: no card was at hand"
+REHEARSED = "rehearsed: small, on a CPU"
 NUM_REPETITIONS = 5
 LOOKED_UP = ("embed_tokens", "_codebook")  # tables of which a step reads a few rows
 DRAFTERS = {"BF16": False, "Q8": True}
@@ -285,7 +286,8 @@ def table(told: Mapping[str, Any] | None) -> str:
         shown = NOT_RUN if told is None else "n/a"
         verdict = ""
         if value is not None:
-            shown, verdict = f"{value:,.{figure.digits}f}", figure.verdict(value)
+            shown = f"{value:,.{figure.digits}f}"
+            verdict = REHEARSED if told["rehearsal"] else figure.verdict(value)
         lines.append(f"| {figure.what} | {figure.goal} | {shown} | {verdict} |")
     return "\n".join(lines)
 

@@ -23,7 +23,7 @@ from benchmarks.engine.outcome import Outcome
 START_LIMIT_S = 180.0
 LOAD_LIMIT_S = 300.0
 POLL_S = 0.05
-STOP_LIMIT_S = 10.0
+STOP_LIMIT_S = 5.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ENVIRONMENT = {
     "OMP_NUM_THREADS": str(NUM_THREADS),

@@ -356,6 +356,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("raw", type=Path)
     results = read(parser.parse_args().raw.read_text().splitlines())
+    if not results.runs:
+        raise SystemExit(f"no run in this file; failures: {', '.join(results.problems) or 'none'}")
     lines = [*preamble(results), *goal_table(results), *loads(results), *scaling(results)]
     print("\n".join(lines))
 

@@ -25,7 +25,7 @@ from dataclasses import asdict
 from datetime import date
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from benchmarks.engine.candidates import CANDIDATES, LOADS, NUM_THREADS, Candidate, Load
 from benchmarks.engine.models import FOLDER, REPOSITORY, Model, load_prompts, models
@@ -159,8 +159,6 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=FOLDER, help="of benchmarks.engine.models")
     parser.add_argument("--only", default="", help="cells whose name contains this")
     options = parser.parse_args()
-    # so that a time limit, too, ends the processes
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     known = models(options.models)
     wanted = [
         (candidate, load)
@@ -172,13 +170,21 @@ def main() -> None:
     cells: list[Cell] = []
     with ExitStack() as stack, options.raw.open("a") as raw:
         stack.callback(stop_all, cells)
+        signal.signal(signal.SIGTERM, lambda *_: end(cells))
         raw.write(json.dumps(header(options.models, LOADS)) + "\n")
+        raw.flush()
         start_all(wanted, options.models, cells)
         began_s = time.monotonic()
         for line in rounds(cells, options.rounds):
             raw.write(json.dumps(line) + "\n")
             raw.flush()
             say(f"{time.monotonic() - began_s:6.1f} s  {_told(line)}")
+
+
+def end(cells: Sequence[Cell]) -> NoReturn:
+    """At a time limit: the processes first, because a request waits for its answer until then."""
+    stop_all(cells)
+    sys.exit("stopped")
 
 
 def _told(line: Line) -> str:

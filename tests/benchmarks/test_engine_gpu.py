@@ -58,13 +58,19 @@ def test_attention_and_selector_pass_their_bounds_in_a_rehearsal(rehearsal: dict
 
 
 def test_a_figure_stands_beside_its_goal():
-    figures = {"roof_share": 0.79, "top_k_ms": 0.15}
-    lines = {line.split(" | ")[0]: line for line in gpu.table({"figures": figures}).splitlines()}
+    told = {"rehearsal": False, "figures": {"roof_share": 0.79, "top_k_ms": 0.15}}
+    lines = {line.split(" | ")[0]: line for line in gpu.table(told).splitlines()}
     assert lines["| plain, c = 1: share of the read roof"].endswith(
         "| at least 0.8 | 0.79 | **missed** |"
     )
     searching = next(line for name, line in lines.items() if "248,320" in name)
     assert searching.endswith("| at most 0.15 | 0.150 | met |")
+
+
+def test_a_rehearsal_meets_no_goal():
+    told = {"rehearsal": True, "figures": {"roof_share": 0.9}}
+    assert "met" not in gpu.table(told)
+    assert "rehearsed" in gpu.table(told)
 
 
 def test_a_table_without_a_run_says_so_in_every_line():
