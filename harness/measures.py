@@ -152,11 +152,14 @@ def peak_rate(at_s: Sequence[float], tokens: Sequence[float]) -> float | None:
     best = sum(tokens) / (at_s[-1] - at_s[0])
     for start, start_s in enumerate(at_s):
         inside = 0.0
-        for now_s, count in zip(at_s[start:], tokens[start:], strict=True):
-            if now_s - start_s >= 2 * PEAK_WINDOW_S:
+        for end in range(start, len(at_s)):
+            lasted_s = at_s[end] - start_s
+            if lasted_s >= 2 * PEAK_WINDOW_S:
                 break
-            inside += count
-            best = max(best, inside / max(PEAK_WINDOW_S, now_s - start_s))
+            inside += tokens[end]
+            rate = inside / lasted_s if lasted_s > PEAK_WINDOW_S else inside / PEAK_WINDOW_S
+            if rate > best:  # `max` would be called for every pair of a stream's events
+                best = rate
     return best
 
 

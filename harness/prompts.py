@@ -1,11 +1,11 @@
-"""Prompt sets: JSON lines of `id`, `kind`, `messages`, `source`, `licence`.
+"""Prompt sets: JSON lines of `id`, `kind`, `messages`, `source`, `licence`; `publish` may be false.
 
 This module reads and checks them. It knows no tokenizer, no chat template and no engine: what a
 model makes of a prompt is for the engine to say.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +27,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: tuple[_Message, ...]
     source: str
     licence: str
+    publish: bool = True
 
 
 def load_prompt_set(path: Path) -> PromptSet:
@@ -99,7 +100,24 @@ def _prompt(line: bytes, place: Place) -> Prompt:
         messages=tuple({"role": m.role, "content": m.content} for m in read.messages),
         source=read.source,
         licence=read.licence,
+        publish=read.publish,
     )
+
+
+def prompt_lines(prompts: Iterable[Prompt]) -> bytes:
+    """The file that `load_prompt_set` reads."""
+    return b"".join(msgspec.json.encode(_line(prompt)) + b"\n" for prompt in prompts)
+
+
+def _line(prompt: Prompt) -> dict[str, object]:
+    line: dict[str, object] = {
+        "id": prompt.prompt_id,
+        "kind": prompt.kind,
+        "messages": [dict(message) for message in prompt.messages],
+        "source": prompt.source,
+        "licence": prompt.licence,
+    }
+    return line if prompt.publish else {**line, "publish": False}
 
 
 def _text(prompt: Prompt) -> tuple[tuple[str, str], ...]:

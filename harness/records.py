@@ -121,6 +121,7 @@ class Prompt:
     messages: tuple[Mapping[str, str], ...]
     source: str
     licence: str
+    publish: bool = True  # False: neither it nor what was answered to it stands in a report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +133,11 @@ class PromptSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """`generate`: one request at a time, by kind. `concurrency`: `levels` requests in flight."""
+    """One request at a time: `generate` by kind, `edit` of answers that copy, `prefill` by length.
+    `concurrency`: `levels` requests in flight.
+    """
 
-    kind: Literal["generate", "concurrency"]
+    kind: Literal["generate", "edit", "prefill", "concurrency"]
     prompts: PromptSet
     warmup: PromptSet | None
     repetitions: int
@@ -192,7 +195,7 @@ class Cell:
 
     cell_id: str
     variant: str
-    workload: str  # generate, concurrency
+    workload: str  # generate, edit, prefill, concurrency
     prompt_set: str
     concurrency: int
     load: LoadShape
@@ -288,6 +291,7 @@ class Manifest:
     warmup_sets: Mapping[str, str] = field(default_factory=dict)
     device: Mapping[str, Any] = field(default_factory=dict)  # what the matrix says of it
     goals: Mapping[str, float] = field(default_factory=dict)  # metric -> the figure to reach
+    unpublished: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # set -> prompt ids
     prompt_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # set -> sources
     budget: Budget | None = None  # None: it may take as long as it takes
     key_variables: tuple[str, ...] = ()  # whose values no file of the run may hold

@@ -96,13 +96,19 @@ def is_above_one(estimate: Estimate) -> bool:
 
 
 def places(summary: Summary, section: Section) -> tuple[Place, ...]:
-    """All kinds first, then each; or every level, rising."""
+    """All kinds first, then each; of prefill its lengths alone; or every level, rising."""
     if section.load != "single":
         return tuple(
             Place(kind=ALL, concurrency=level, comparable=_is_comparable(summary, section, level))
             for level in section.levels
         )
-    return tuple(Place(kind=kind, concurrency=1) for kind in (ALL, *section.kinds))
+    if section.workload == "prefill":
+        kinds = section.kinds
+    elif len(section.kinds) == 1:
+        kinds = (ALL,)
+    else:
+        kinds = (ALL, *section.kinds)
+    return tuple(Place(kind=kind, concurrency=1) for kind in kinds)
 
 
 def _is_comparable(summary: Summary, section: Section, level: int) -> bool:

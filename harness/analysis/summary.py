@@ -229,6 +229,7 @@ class _Rows:
     def __init__(self, section: Section, judged: Mapping[str, Sequence[Verdict]]) -> None:
         self.section = section
         self.judged = judged
+        self.figures: dict[tuple[str, str | None, str], BootFigures] = {}
         self.invalid = {
             cell_id: [verdict.check for verdict in verdicts if verdict.level == "invalid"]
             for cell_id, verdicts in judged.items()
@@ -271,16 +272,23 @@ class _Rows:
         return comparisons.estimate(measured.value, interval, unit=row.unit, n=measured.n)
 
     def _interval(self, view: CellView, metric: str) -> stats.Interval | None:
-        own = boot_figures(view, metric)
+        own = self._boot_figures(view, view.kind, metric)
         if len(own.per_boot) == 1:
             return stats.bootstrap_interval(own.groups)
         peers = [
-            boot_figures(peer, metric).per_boot
+            self._boot_figures(other, view.kind, metric).per_boot
             for other in self.section.views
             if other.cell.concurrency == view.cell.concurrency and other.requests
-            for peer in (other.of_kind(view.kind) if view.kind else other,)
         ]
         return stats.figure_interval(own.per_boot, peers)
+
+    def _boot_figures(self, view: CellView, kind: str | None, metric: str) -> BootFigures:
+        """Each once: every variant of a table asks for all of its peers'."""
+        key = (view.cell.cell_id, kind, metric)
+        if key not in self.figures:
+            narrowed = view if kind == view.kind or kind is None else view.of_kind(kind)
+            self.figures[key] = boot_figures(narrowed, metric)
+        return self.figures[key]
 
     def _positions(self, whole: CellView) -> Iterator[MetricRow]:
         if whole.cell.drafter is None or not whole.requests:

@@ -30,6 +30,8 @@ def speculation_active(view: CellView) -> Finding:
             f"Whether {view.cell.engine} used {view.cell.drafter} is unknown: {reason}. Compare "
             "its output times with the reference's."
         )
+    if drafts == 0 and view.cell.max_tokens == 1:
+        return OK  # the prefill gives the one token, and nothing is left to draft
     if drafts == 0:
         return _too_many_to_draft(view) or invalid(
             f"{view.cell.engine} drafted nothing although the cell asks for {view.cell.drafter}. "

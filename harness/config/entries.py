@@ -335,6 +335,17 @@ class DrafterEntry(Entry):
     k: Whole | None = Field(
         default=None, ge=1, description="proposals per round; left out, the drafter decides"
     )
+    depths: list[Annotated[Whole, Field(ge=1)]] = Field(
+        default=[],
+        description="instead of `k`: several of them, a variant for each, named after it "
+        "(`NAME k=3`); the report has a table of them",
+    )
+
+    @model_validator(mode="after")
+    def _is_one_depth_or_several(self) -> "DrafterEntry":
+        if self.k is not None and self.depths:
+            raise PydanticCustomError("wrong", "holds `k` and `depths`: write one of them")
+        return self
 
 
 class VariantEntry(Entry):
@@ -416,6 +427,21 @@ class GenerateEntry(_WorkloadEntry):
     kind: Literal["generate"] = Field(description="one request at a time, by kind of prompt")
 
 
+class EditEntry(_WorkloadEntry):
+    """One request at a time, with prompts whose answers mostly copy; a table of its own."""
+
+    kind: Literal["edit"] = Field(description="one request at a time: a file and a change to it")
+
+
+class PrefillEntry(_WorkloadEntry):
+    """One request at a time for one token, by length of prompt, which is the prompts' kind."""
+
+    kind: Literal["prefill"] = Field(
+        description="one request at a time; `dflashbench prompts cut` makes sets of true lengths"
+    )
+    max_tokens: Whole = Field(default=1, ge=1, le=1, description="one: its time is the prefill's")
+
+
 class ConcurrencyEntry(_WorkloadEntry):
     """c requests in flight, for every c in `levels`."""
 
@@ -458,6 +484,12 @@ class ConcurrencyEntry(_WorkloadEntry):
         description="for `run --on ray`: how many processes, on several nodes, share the requests "
         "of a repetition, where one cannot carry the load; at most c. Another protocol id",
     )
+
+
+WorkloadEntry: TypeAlias = GenerateEntry | EditEntry | PrefillEntry | ConcurrencyEntry
+
+WORKLOADS = ("generate", "edit", "prefill", "concurrency")
+"""Their kinds."""
 
 
 class ScheduleEntry(Entry):
@@ -512,8 +544,8 @@ class MatrixEntry(Entry):
     )
     engines: dict[str, EngineEntry] = Field(min_length=1, description="by a name of yours")
     variants: list[VariantEntry] = Field(min_length=1, description="the rows to compare")
-    workloads: list[Annotated[GenerateEntry | ConcurrencyEntry, Field(discriminator="kind")]] = (
-        Field(min_length=1, description="what is asked of each variant")
+    workloads: list[Annotated[WorkloadEntry, Field(discriminator="kind")]] = Field(
+        min_length=1, description="what is asked of each variant"
     )
     sampling: SamplingEntry = Field(
         default=SamplingEntry(), description="how tokens are drawn, for all variants alike"

@@ -8,7 +8,7 @@ no model is opened; files to lay over a container's image are, for what they hol
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
@@ -18,15 +18,17 @@ from pydantic import ValidationError
 from harness import keys, prompts
 from harness.adapters import ADAPTERS
 from harness.config.entries import (
+    WORKLOADS,
     ConcurrencyEntry,
     EngineEntry,
     Entry,
-    GenerateEntry,
     MatrixEntry,
     ModelEntry,
     TimeoutsEntry,
     VariantEntry,
+    WorkloadEntry,
 )
+from harness.config.figures import GOALS
 from harness.config.tree import (
     Section,
     nearest,
@@ -116,10 +118,10 @@ def _mistake(details: dict[str, Any], root: Section) -> _Mistake:
     if details["type"] == "missing":
         message = f"`{location[-1]}` is missing here"
     elif details["type"] == "union_tag_not_found":
-        message = "`kind` is missing here: generate or concurrency"
+        message = f"`kind` is missing here: one of {', '.join(WORKLOADS)}"
     elif details["type"] == "union_tag_invalid":
         location = (*location, "kind")
-        message = _not_one_of("kind", context["tag"], ["generate", "concurrency"])
+        message = _not_one_of("kind", context["tag"], WORKLOADS)
     elif details["type"] == "literal_error":
         words = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
         message = _not_one_of(location[-1], details["input"], words)
@@ -171,20 +173,21 @@ _DEMANDS = {
 def _variants_named_apart(file: _File) -> Iterator[_Mistake]:
     seen: dict[str, str] = {}
     for number, variant in enumerate(file.entry.variants):
-        slug = keys.slug(variant.name)
-        if not slug:
-            message = f"`name: {variant.name}` needs a letter or digit of ASCII, for its cells' ids"
-        elif slug not in seen:
-            seen[slug] = variant.name
-            continue
-        elif seen[slug] == variant.name:
-            message = f"`name: {variant.name}` names two variants; rename one"
-        else:
-            message = (
-                f"`name: {variant.name}` and `{seen[slug]}` would both have cells named "
-                f"{slug}-...; let them differ by a letter or digit"
-            )
-        yield file.mistake(message, "variants", number, "name")
+        for name in _names(variant):
+            slug = keys.slug(name)
+            if not keys.slug(variant.name):
+                message = f"`name: {name}` needs a letter or digit of ASCII, for its cells' ids"
+            elif slug not in seen:
+                seen[slug] = name
+                continue
+            elif seen[slug] == name:
+                message = f"`name: {name}` names two variants; rename one"
+            else:
+                message = (
+                    f"`name: {name}` and `{seen[slug]}` would both have cells named "
+                    f"{slug}-...; let them differ by a letter or digit"
+                )
+            yield file.mistake(message, "variants", number, "name")
 
 
 def _engines_exist(file: _File) -> Iterator[_Mistake]:
@@ -233,7 +236,7 @@ def _overlays_exist(file: _File) -> Iterator[_Mistake]:
 
 
 def _references_exist(file: _File) -> Iterator[_Mistake]:
-    names = [variant.name for variant in file.entry.variants]
+    names = [name for variant in file.entry.variants for name in _names(variant)]
     for number, variant in enumerate(file.entry.variants):
         if variant.reference is None:
             continue
@@ -248,10 +251,17 @@ def _references_exist(file: _File) -> Iterator[_Mistake]:
 
 def _control_exists(file: _File) -> Iterator[_Mistake]:
     control = file.entry.schedule.control
-    names = [variant.name for variant in file.entry.variants]
+    names = [name for variant in file.entry.variants for name in _names(variant)]
     if control is not None and control not in names:
         message = _unknown("control", control, names, "variants are")
         yield file.mistake(message, "schedule", "control")
+
+
+def _goals_are_figures(file: _File) -> Iterator[_Mistake]:
+    for name in file.entry.goals:
+        if name not in GOALS:
+            message = f"no figure is called `{name}`{nearest(name, GOALS)}; docs/figures.md has all"
+            yield _Mistake(message=message, place=place_at(file.root, ("goals", name), key=True))
 
 
 def _models_exist(file: _File) -> Iterator[_Mistake]:
@@ -362,9 +372,9 @@ def _limits_leave_the_load_as_it_is(file: _File) -> Iterator[_Mistake]:
                 yield file.mistake(message, "workloads", number)
 
 
-def _is_distorted(workload: GenerateEntry | ConcurrencyEntry, limit_per_s: float) -> bool:
+def _is_distorted(workload: WorkloadEntry, limit_per_s: float) -> bool:
     """Evenly spaced sends leave one request at a time and evenly spaced arrivals as they are."""
-    if isinstance(workload, GenerateEntry):
+    if not isinstance(workload, ConcurrencyEntry):
         return False
     return workload.load != "constant" or (workload.rate_per_s or 0.0) > limit_per_s
 
@@ -386,6 +396,7 @@ _CHECKS: tuple[Callable[[_File], Iterator[_Mistake]], ...] = (
     _overlays_exist,
     _references_exist,
     _control_exists,
+    _goals_are_figures,
     _models_exist,
     _prompt_sets_exist,
     _warmups_are_other_prompts,
@@ -460,7 +471,7 @@ def _matrix(file: _File) -> Matrix:
         name=entry.name,
         path=shown(file.path),
         purpose=entry.purpose,
-        variants=tuple(_variant(variant, file) for variant in entry.variants),
+        variants=tuple(each for variant in entry.variants for each in _swept(variant, file)),
         workloads=tuple(_workload(workload, file) for workload in entry.workloads),
         sampling=Sampling(**entry.sampling.model_dump()),
         schedule=Schedule(**entry.schedule.model_dump()),
@@ -470,6 +481,23 @@ def _matrix(file: _File) -> Matrix:
         transport=entry.client.transport,
         rate_ceiling_tok_per_s=entry.client.rate_ceiling_tok_per_s,
     )
+
+
+def _swept(entry: VariantEntry, file: _File) -> Iterator[Variant]:
+    """One, or one for each of its drafter's depths."""
+    variant = _variant(entry, file)
+    depths = entry.drafter.depths if entry.drafter else []
+    if variant.drafter is None or not depths:
+        yield variant
+        return
+    for name, k in zip(_names(entry), depths, strict=True):
+        yield replace(variant, name=name, drafter=replace(variant.drafter, k=k))
+
+
+def _names(entry: VariantEntry) -> list[str]:
+    """Of the variants that an entry stands for."""
+    depths = entry.drafter.depths if entry.drafter else []
+    return [f"{entry.name} k={k}" for k in depths] or [entry.name]
 
 
 def _variant(entry: VariantEntry, file: _File) -> Variant:
@@ -526,7 +554,7 @@ def _timeouts(entry: TimeoutsEntry) -> Timeouts:
     return Timeouts(**entry.model_dump())
 
 
-def _workload(entry: GenerateEntry | ConcurrencyEntry, file: _File) -> Workload:
+def _workload(entry: WorkloadEntry, file: _File) -> Workload:
     values = entry.model_dump(exclude={"prompts", "warmup", "levels", "timeouts"})
     if isinstance(entry, ConcurrencyEntry):
         values["levels"] = tuple(entry.levels)

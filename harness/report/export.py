@@ -6,6 +6,7 @@ infinity are refused, as they are no JSON.
 
 import json
 from collections.abc import Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +79,23 @@ def write_tables(summary: Summary, folder: Path) -> None:
     for make in tables.TABLES.values():
         for table in make(summary):
             _write_csv(table_frame(table), folder / f"{table.name}.csv")
-    _write_csv(figures_frame(summary), folder / "figures.csv")
-    _write_csv(requests_frame(summary.data), folder / "requests.csv")
+    for name, frame in (
+        ("figures", figures_frame(summary)),
+        ("requests", requests_frame(summary.data)),
+    ):
+        _write_csv(frame, folder / f"{name}.csv")
+        _write_parquet(frame, folder / f"{name}.parquet")
 
 
 def _write_csv(frame: pd.DataFrame, path: Path) -> None:
     write_whole(path, frame.to_csv(index=False).encode())
+
+
+def _write_parquet(frame: pd.DataFrame, path: Path) -> None:
+    """The same with the types of its columns."""
+    buffer = BytesIO()
+    frame.to_parquet(buffer, index=False)
+    write_whole(path, buffer.getvalue())
 
 
 def table_frame(table: Table) -> pd.DataFrame:

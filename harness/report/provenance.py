@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from harness.analysis.summary import Summary
 
+SHOWN = 3  # sources of one prompt set
+
 
 def environment(summary: Summary) -> list[tuple[str, str]]:
     """What ran on what, found rather than declared where both exist."""
@@ -68,7 +70,9 @@ def _prompts(summary: Summary) -> Iterator[str]:
     manifest = summary.manifest
     for name, digest in {**manifest.prompt_sets, **manifest.warmup_sets}.items():
         told = manifest.prompt_sources.get(name, ())
-        said = "; ".join(told) if told else "the run does not say where they are from"
+        said = "; ".join(told[:SHOWN]) if told else "the run does not say where they are from"
+        if len(told) > SHOWN:
+            said += f"; and {len(told) - SHOWN} more"
         yield f"prompts {name} (sha256 {digest[:12]}): {said}"
 
 

@@ -376,7 +376,8 @@ def test_a_value_that_cannot_be_is_quoted_with_what_it_must_be(
         (
             "kind: concurrency",
             "kind: concurency",
-            "19:11: `kind: concurency` is not one of generate, concurrency; "
+            "19:11: `kind: concurency` is not one of generate, edit, prefill, "
+            "concurrency; "
             "did you mean `concurrency`?",
         ),
         (
@@ -398,8 +399,46 @@ def test_a_missing_key_is_told_where_its_section_begins(project: Path) -> None:
         "14:5: `max_tokens` is missing here"
     )
     assert mistake(project, changed("kind: generate\n    ", "")) == (
-        "14:5: `kind` is missing here: generate or concurrency"
+        "14:5: `kind` is missing here: one of generate, edit, prefill, concurrency"
     )
+
+
+def test_a_goal_for_a_figure_that_there_is_not_is_refused_when_the_file_is_read(
+    project: Path,
+) -> None:
+    assert mistake(project, changed("decode_rate: 43", "decoding_rate: 43")) == (
+        "25:9: no figure is called `decoding_rate`; did you mean `decode_rate`?; docs/figures.md "
+        "has all"
+    )
+
+
+def test_edits_and_prefill_are_workloads_of_one_stream(project: Path) -> None:
+    edits = load_matrix(written(project, changed("kind: generate", "kind: edit")))
+    lengths = load_matrix(
+        written(project, changed("kind: generate", "kind: prefill").replace("384", "1"))
+    )
+
+    assert (edits.workloads[0].kind, edits.workloads[0].load) == ("edit", "single")
+    assert (lengths.workloads[0].kind, lengths.workloads[0].max_tokens) == ("prefill", 1)
+
+
+def test_a_prefill_of_more_than_one_token_is_refused(project: Path) -> None:
+    assert "must be at most 1" in mistake(project, changed("kind: generate", "kind: prefill"))
+
+
+def test_a_sweep_of_depths_is_a_variant_for_each(project: Path) -> None:
+    matrix = load_matrix(written(project, changed("k: 7", "depths: [3, 7]")))
+
+    assert [
+        (variant.name, variant.drafter.k) for variant in matrix.variants[1:] if variant.drafter
+    ] == [
+        ("DFlash2 k=3", 3),
+        ("DFlash2 k=7", 7),
+    ]
+
+
+def test_one_depth_and_several_are_one_too_many(project: Path) -> None:
+    assert "`k` and `depths`" in mistake(project, changed("k: 7", "k: 7, depths: [3, 7]"))
     assert mistake(project, changed("name: demo\n", "")) == "1:1: `name` is missing here"
 
 

@@ -221,7 +221,7 @@ def test_a_report_is_numbers_page_and_pictures(run: Summary, built: Path) -> Non
     summary = json.loads((built.parent / "summary.json").read_text(encoding="utf-8"))
 
     assert built.parent.name == run.manifest.run_id
-    assert len(linked) == 3
+    assert len(linked) == len(plots.pictures(run)) == 10
     assert all((built.parent / path).stat().st_size > 10_000 for path in linked)
     assert all((built.parent / path).with_suffix(".svg").exists() for path in linked)
     assert summary["verdict"] == "ok"

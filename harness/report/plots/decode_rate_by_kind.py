@@ -15,6 +15,7 @@ from harness.report import format as fmt
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
     GRID,
+    HATCHES,
     INK,
     MUTED,
     WIDTH_IN,
@@ -75,7 +76,10 @@ def _draw_bars(summary: Summary, section: Section, kinds: Sequence[str]) -> Figu
                 continue
             x = place + (number - (num_variants - 1) / 2) * width
             void = is_void(summary, view)
-            top = _bar(axes, x, width * 0.94, estimate, shades[view.cell.variant], void=void)
+            hatch = HATCHES[number % len(HATCHES)]
+            top = _bar(
+                axes, x, width * 0.94, estimate, shades[view.cell.variant], hatch=hatch, void=void
+            )
             tallest = max(tallest, top)
             speedup = estimate_of(summary, view, "speedup", kind).value
             _bar_label(axes, x, top, speedup, estimate, shades[view.cell.variant], num_variants)
@@ -98,12 +102,28 @@ def _draw_bars(summary: Summary, section: Section, kinds: Sequence[str]) -> Figu
 
 
 def _bar(
-    axes: Axes, x: float, width: float, estimate: Estimate, colour: str, *, void: bool
+    axes: Axes,
+    x: float,
+    width: float,
+    estimate: Estimate,
+    colour: str,
+    *,
+    hatch: str,
+    void: bool,
 ) -> float:
     """The bar and its whisker; returns how high they reach. A void figure is pale."""
     assert estimate.value is not None
     alpha = 0.3 if void else 1.0
-    axes.bar(x, estimate.value, width=width, color=colour, linewidth=0, alpha=alpha)
+    axes.bar(
+        x,
+        estimate.value,
+        width=width,
+        color=colour,
+        hatch=hatch,
+        edgecolor="white",
+        linewidth=0,
+        alpha=alpha,
+    )
     if estimate.low is None or estimate.high is None:
         return estimate.value
     axes.errorbar(

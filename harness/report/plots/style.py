@@ -23,6 +23,9 @@ INK = "#24292F"
 MUTED = "#656D76"
 GRID = "#E3E6EA"
 WIDTH_IN = 9.0
+MARKERS = ("o", "s", "^", "D", "v", "P")  # told apart in black and white too
+LINES = ("-", "--", "-.", ":")
+HATCHES = ("", "//", "..", "xx", "\\\\")
 
 
 _STYLE: dict[Any, Any] = {
@@ -58,6 +61,12 @@ def colours(summary: Summary) -> Mapping[str, str]:
     drafters = {view.cell.variant: view.cell.drafter for view in summary.data.views}
     palette, greys = cycle(COLOURS), cycle(PLAIN_COLOURS)
     return {variant: next(palette if drafter else greys) for variant, drafter in drafters.items()}
+
+
+def markers(summary: Summary) -> Mapping[str, str]:
+    """By variant, in the plan's order."""
+    names = dict.fromkeys(view.cell.variant for view in summary.data.views)
+    return dict(zip(names, cycle(MARKERS), strict=False))
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:

@@ -18,6 +18,7 @@ from harness.report.plots.style import (
     colours,
     estimate_of,
     is_comparable,
+    markers,
     plain_frame,
     spread,
 )
@@ -59,11 +60,13 @@ def throughput_by_concurrency(summary: Summary) -> list[Picture]:
 def _draw_curves(summary: Summary, sections: Sequence[Section]) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 4.3), layout="constrained")
     panels = figure.subplots(1, len(sections), sharey=True, squeeze=False)[0]
-    shades = colours(summary)
+    shades, signs = colours(summary), markers(summary)
     tallest = 0.0
     for axes, section in zip(panels, sections, strict=True):
         for variant in section.variants:
-            tallest = max(tallest, _curve(axes, summary, section, variant, shades[variant]))
+            tallest = max(
+                tallest, _curve(axes, summary, section, variant, shades[variant], signs[variant])
+            )
         _concurrency_axis(axes, section)
         axes.set_title(SHAPES[section.load], pad=10, fontsize=10.5, color=INK)
     for axes, section in zip(panels, sections, strict=True):
@@ -90,7 +93,9 @@ def _draw_curves(summary: Summary, sections: Sequence[Section]) -> Figure:
     return figure
 
 
-def _curve(axes: Axes, summary: Summary, section: Section, variant: str, colour: str) -> float:
+def _curve(
+    axes: Axes, summary: Summary, section: Section, variant: str, colour: str, marker: str
+) -> float:
     """Line, points and interval band of one variant; a level without a figure breaks the line.
 
     Returns the highest point drawn, band included.
@@ -103,7 +108,7 @@ def _curve(axes: Axes, summary: Summary, section: Section, variant: str, colour:
         estimate.value if estimate.value is not None else float("nan") for estimate in estimates
     ]
     axes.plot(
-        levels, values, color=colour, linewidth=2.2, marker="o", markersize=5.5, clip_on=False
+        levels, values, color=colour, linewidth=2.2, marker=marker, markersize=5.5, clip_on=False
     )
     hollow = [
         (view.cell.concurrency, value)
@@ -114,7 +119,7 @@ def _curve(axes: Axes, summary: Summary, section: Section, variant: str, colour:
         axes.plot(
             *zip(*hollow, strict=True),
             linestyle="none",
-            marker="o",
+            marker=marker,
             markersize=5.5,
             markerfacecolor="white",
             markeredgecolor=colour,

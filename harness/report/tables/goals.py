@@ -1,6 +1,6 @@
 """The figures that the matrix wants reached, beside what each variant reached."""
 
-from harness.analysis.metrics import METRICS
+from harness.analysis.metrics import COMPARISONS, METRICS
 from harness.analysis.summary import Summary
 from harness.report import format as fmt
 from harness.report.tables.figures import Figures
@@ -26,7 +26,7 @@ def goals(summary: Summary) -> list[Table]:
 
 def _goal_rows(summary: Summary, metric: str, goal: float) -> list[tuple[Entry, ...]]:
     asked = (label(metric), figure(goal, plain))
-    if metric not in METRICS:
+    if metric not in METRICS and metric not in COMPARISONS:
         names = missing("no figure of this name; docs/figures.md has them all")
         return [(*asked, label(""), label(""), label(""), names, names, names)]
     return [
@@ -49,7 +49,8 @@ def _towards(entry: Entry, metric: str, goal: float) -> tuple[Entry, Entry, Entr
         reason = entry.reason or "the cell is invalid"
         return entry, missing(reason), missing(reason)
     share = figure(entry.value / goal if goal else None, fmt.percent, "the goal is 0")
-    lower_is_better = METRICS[metric].direction == "lower"
+    row = METRICS.get(metric) or COMPARISONS[metric]
+    lower_is_better = row.direction == "lower"
     reached = entry.value <= goal if lower_is_better else entry.value >= goal
     return entry, share, label("reached" if reached else "not reached")
 

@@ -1,0 +1,90 @@
+"""Acceptance length over requests in flight: does a drafter degrade under load?"""
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+from harness.analysis.summary import ALL, Section, Summary
+from harness.cell_view import CellView
+from harness.report import format as fmt
+from harness.report.plots.picture import Picture
+from harness.report.plots.style import (
+    WIDTH_IN,
+    colours,
+    estimate_of,
+    is_comparable,
+    legend_below,
+    markers,
+    plain_frame,
+    title_above,
+)
+
+METRIC = "acceptance_length"
+
+
+def acceptance_by_concurrency(summary: Summary) -> list[Picture]:
+    """A picture per load that has drafters at several levels."""
+    return [
+        Picture(
+            plot="acceptance_by_concurrency",
+            section=section.word,
+            name=f"{fmt.slug(section.word)}_acceptance_by_c",
+            alt="Acceptance length of each drafter over the number of requests in flight",
+            notes=_notes(summary, section),
+            draw=lambda section=section: _draw(summary, section),  # type: ignore[misc]
+        )
+        for section in summary.sections
+        if section.workload == "concurrency" and len(section.levels) > 1 and _drafted(section)
+    ]
+
+
+def _drafted(section: Section) -> tuple[CellView, ...]:
+    return tuple(view for view in section.views if view.cell.drafter is not None)
+
+
+def _notes(summary: Summary, section: Section) -> tuple[str, ...]:
+    gaps = tuple(
+        f"{view.cell.variant} at c = {view.cell.concurrency}: {estimate.reason}"
+        for view in _drafted(section)
+        if (estimate := estimate_of(summary, view, METRIC, ALL)).value is None
+    )
+    if all(is_comparable(summary, view) for view in _drafted(section)):
+        return gaps
+    return (*gaps, "Hollow points are invalid or serve an unbalanced mix: not comparable.")
+
+
+def _draw(summary: Summary, section: Section) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, 3.8), layout="constrained")
+    axes = figure.subplots()
+    shades, signs = colours(summary), markers(summary)
+    names = list(dict.fromkeys(view.cell.variant for view in _drafted(section)))
+    for name in names:
+        known = [
+            (view, value)
+            for view in section.of_variant(name)
+            if (value := estimate_of(summary, view, METRIC, ALL).value) is not None
+        ]
+        levels = [view.cell.concurrency for view, _ in known]
+        axes.plot(levels, [value for _, value in known], color=shades[name], linewidth=2)
+        for view, value in known:
+            axes.plot(
+                view.cell.concurrency,
+                value,
+                marker=signs[name],
+                markersize=7,
+                markeredgecolor=shades[name],
+                markerfacecolor=shades[name] if is_comparable(summary, view) else "white",
+            )
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(list(section.levels)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FixedFormatter([str(level) for level in section.levels]))
+    axes.set_xlabel("requests in flight, c")
+    axes.set_ylim(bottom=1)
+    plain_frame(axes)
+    title_above(
+        axes,
+        "Acceptance length over concurrency, tokens per round",
+        "1 + accepted / drafts over all requests of a level; 1 is a drafter that never helps",
+    )
+    legend_below(figure, [(name, shades[name]) for name in names])
+    return figure
