@@ -77,7 +77,7 @@ def answers(folder: RunFolder) -> dict[tuple[object, ...], tuple[object, ...]]:
     return {
         _place(request): (request.status, request.output_tokens, request.text_sha256)
         for request in folder.usable(Request)
-        if request.where.repetition != -1
+        if (request.where.repetition or 0) >= 0
     }
 
 
