@@ -46,8 +46,6 @@ def command(project: Path, matrix: Matrix, variant_name: str) -> str:
         ("llamacpp-synthetic", 2, 2),
         ("vllm-drafters", 2, 2),
         ("three-engines", 8, 8),
-        ("study-vllm-fp8", 5, 5 * 6),
-        ("study-vllm-fp8-long", 5, 5 * 6),
     ],
 )
 def test_a_matrix_can_be_planned(project, name, num_variants, num_cells):
