@@ -21,7 +21,7 @@ def context_asked(view: CellView) -> Finding:
                 "leaves no room for a prompt. Give the engine a longer context "
                 f"({' or '.join(_CONTEXTS)}), or lower `max_tokens`."
             )
-        longest = _own_context(view)
+        longest = None if _is_stretched(boot) else _own_context(view)
         if longest is not None and asked > longest:
             message = (
                 f"The engine is asked for a context of {asked}, and {view.cell.target} was made "
@@ -43,6 +43,12 @@ def context_of(wanted: Mapping[str, Any]) -> int | None:
     slots = _whole(wanted.get("parallel"))
     shared = "ctx_size" in wanted and slots and not wanted.get("kv_unified")
     return whole // slots if whole and slots and shared else whole
+
+
+def _is_stretched(boot: Boot) -> bool:
+    """The engine is told to go beyond what the model was made for."""
+    settings = {*boot.wanted, *boot.environment}
+    return bool(settings & {"hf_overrides", "rope_scaling", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"})
 
 
 def _own_context(view: CellView) -> int | None:
@@ -82,7 +88,8 @@ def _as_planned(view: CellView, boot: Boot) -> Finding | None:
     weights = sum(_weight_bytes(files) for files in (view.target_files, view.drafter_files))
     if not isinstance(memory_gb, int | float) or not weights or context is None:
         return None
-    have = memory_gb * 1e9 * _share(boot.wanted.get("gpu_memory_utilization"))
+    devices = _whole(boot.wanted.get("tensor_parallel_size")) or 1
+    have = memory_gb * 1e9 * devices * _share(boot.wanted.get("gpu_memory_utilization"))
     number_bytes = 1 if {"kv_cache_dtype", "cache_type_k"} & boot.wanted.keys() else 2
     need = weights + context * (kv_numbers_per_token(view.target_files) or 0) * number_bytes
     if need <= have:
@@ -96,7 +103,11 @@ def _as_planned(view: CellView, boot: Boot) -> Finding | None:
 
 
 def _share(written: object) -> float:
-    return float(written) if isinstance(written, int | float | str) else 1.0
+    """All of it where nothing is written, or what is no number."""
+    try:
+        return float(str(written))
+    except ValueError:
+        return 1.0
 
 
 def _weight_bytes(files: Mapping[str, Any]) -> int:
@@ -106,10 +117,12 @@ def _weight_bytes(files: Mapping[str, Any]) -> int:
 def kv_numbers_per_token(files: Mapping[str, Any]) -> int | None:
     """Of the layers that keep all of a context; others keep a state or a window of it.
 
-    None where the config does not tell.
+    None where the config does not tell, and where keys and values are kept compressed (MLA).
     """
     config = files.get("config") or {}
     config = config.get("text_config") or config
+    if config.get("kv_lora_rank"):
+        return None
     heads, layers = _whole(config.get("num_key_value_heads")), _num_full_layers(config)
     size = _whole(config.get("head_dim"))
     queries, hidden = _whole(config.get("num_attention_heads")), _whole(config.get("hidden_size"))

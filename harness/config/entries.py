@@ -118,13 +118,14 @@ Settings: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_settings)]
 
 def _device(value: Any) -> Any:
     facts = _free(value)
-    if isinstance(facts, dict) and "memory_bandwidth_GBps" in facts:
-        bandwidth = facts["memory_bandwidth_GBps"]
-        is_number = isinstance(bandwidth, int | float) and not isinstance(bandwidth, bool)
-        if not is_number or bandwidth <= 0:
-            raise PydanticCustomError(
-                "wrong", f"memory_bandwidth_GBps must be a number above 0, not {bandwidth!r}"
-            )
+    for name in ("memory_bandwidth_GBps", "memory_GB"):
+        if isinstance(facts, dict) and name in facts:
+            number = facts[name]
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            if not is_number or number <= 0:
+                raise PydanticCustomError(
+                    "wrong", f"{name} must be a number above 0, not {number!r}"
+                )
     return facts
 
 
@@ -560,7 +561,9 @@ class MatrixEntry(Entry):
     device: Device = Field(
         default={},
         description="facts the machine does not tell. `memory_bandwidth_GBps`, how fast its memory "
-        "can be read, is what `roof_fraction` is a share of; others are kept with the run",
+        "can be read, is what `roof_fraction` is a share of; `memory_GB`, what there is of it, is "
+        "what the pre-flight's `kv_fits` holds weights and a request against; others are kept with "
+        "the run",
     )
     goals: dict[str, Real] = Field(
         default={},

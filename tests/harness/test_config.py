@@ -118,11 +118,14 @@ def test_a_models_file_says_which_checkpoint_was_published(project: Path) -> Non
     )
 
 
-@pytest.mark.parametrize("bandwidth", ['"273"', "0", "-1", "true", "fast"])
-def test_a_bandwidth_that_is_no_number_above_0_is_refused(project: Path, bandwidth: str) -> None:
-    text = f"{GOOD}device: {{memory_bandwidth_GBps: {bandwidth}}}\n"
+@pytest.mark.parametrize("fact", ["memory_bandwidth_GBps", "memory_GB"])
+@pytest.mark.parametrize("number", ['"273"', "0", "-1", "true", "fast"])
+def test_a_fact_of_the_memory_that_is_no_number_above_0_is_refused(
+    project: Path, fact: str, number: str
+) -> None:
+    text = f"{GOOD}device: {{{fact}: {number}}}\n"
 
-    assert "memory_bandwidth_GBps must be a number above 0" in mistake(project, text)
+    assert f"{fact} must be a number above 0" in mistake(project, text)
 
 
 def test_facts_of_the_device_are_kept_as_they_are_written(project: Path) -> None:

@@ -266,6 +266,34 @@ def test_weights_and_one_full_request_must_fit_into_the_memory_that_the_matrix_g
     assert ("kv_fits" in told(file)) is refused
 
 
+def test_a_context_that_the_engine_is_told_to_stretch_may_be_longer_than_the_models(
+    project: Path,
+) -> None:
+    stretched = "{max_model_len: 8192, hf_overrides: {rope_scaling: {rope_type: yarn, factor: 2}}}"
+
+    assert told(matrix(project, held_constant=stretched)) == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "change"),
+    [
+        ("tensor_parallel_size: 2", {}),  # two devices have twice the memory
+        ("kv_cache_dtype: fp8", {}),  # half as many bytes
+        ("enforce_eager: true", {"kv_lora_rank": 512}),  # compressed: it is not known how far
+        ("enforce_eager: true", {"layer_types": ["linear_attention"] * 3 + ["full_attention"]}),
+    ],
+)
+def test_what_makes_keys_and_values_fit_is_known(
+    project: Path, setting: str, change: dict[str, Any]
+) -> None:
+    """All four layers and 16 bits would need 2.1 MB of 1.5."""
+    edited(project / "models" / "target" / "config.json", **change)
+    settings = f"{{max_model_len: 4096, {setting}}}"
+    file = matrix(project, held_constant=settings, more="device: {memory_GB: 0.0015}")
+
+    assert "kv_fits" not in told(file)
+
+
 def test_levels_above_the_slots_are_told(project: Path) -> None:
     file = matrix(
         project,
