@@ -27,10 +27,10 @@ def headline(summary: Summary) -> str:
     parts = [
         sentence
         for section in summary.sections
+        if section.workload != "prefill"
         for sentence in (
             _single_stream(summary, section) if section.is_single else _under_load(summary, section)
         )
-        if section.workload != "prefill"
     ]
     if not parts:
         parts = ["Nothing in this run compares a variant with a reference."]
