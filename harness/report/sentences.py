@@ -217,6 +217,8 @@ def method(summary: Summary) -> Iterator[str]:
     if summary.manifest.held_constant:
         held = ", ".join(f"{key} {value}" for key, value in summary.manifest.held_constant.items())
         yield f"Held constant for every variant: {held}."
+    if summary.manifest.budget is not None:
+        yield from (f"Cut by the budget: {cut}" for cut in summary.manifest.budget.cuts)
     for effect in summary.visible_effects:
         yield _visible(effect)
     yield _counters(summary)

@@ -18,7 +18,7 @@ from harness.config.figures import GOALS
 from harness.errors import UsageError
 from harness.records import Drafter, Model, Request, Snapshot, Workload
 from harness.report import format as fmt
-from harness.report import parts
+from harness.report import parts, plots
 from harness.report.build import write_report
 from harness.report.page import results_page
 from harness.report.tables import TABLES, Table
@@ -156,7 +156,8 @@ def test_drafters_of_unequal_depth_are_a_caveat_that_names_their_cells(tmp_path:
 
 
 def test_prefill_stands_by_length_and_never_among_decode_rates(tmp_path: Path) -> None:
-    asked = synthetic.matrix(levels=(), boots=2, drafters=(), prompts=prompts(a="256", b="1024"))
+    """And in the headline neither: a prefill is no decoding."""
+    asked = synthetic.matrix(levels=(), boots=2, prompts=prompts(a="256", b="1024"))
     prefill = Workload(
         kind="prefill",
         prompts=asked.workloads[0].prompts,
@@ -189,13 +190,16 @@ def test_prefill_stands_by_length_and_never_among_decode_rates(tmp_path: Path) -
     )
     summary = summarise(folder)
     tables = tables_of(summary)
-    (row,) = tables["prefill_prefill_rate"].rows
+    rows = tables["prefill_prefill_rate"].rows
 
     assert tables["prefill_prefill_rate"].columns == ("variant", "256", "1024")
-    assert [entry.value for entry in row[1:]] == pytest.approx([2560, 2048])
+    for row in rows:
+        assert [entry.value for entry in row[1:]] == pytest.approx([2560, 2048])
     assert not [name for name in tables if "decode_rate" in name]
     assert {v.check for v in summary.verdicts if v.level == "invalid"} == set()
-    assert "## Prefill" in results_page(summary, ())
+    page = results_page(summary, plots.pictures(summary))
+    assert "## Prefill" in page
+    assert "Nothing in this run compares a variant with a reference." in page
 
 
 # --- spread and drift -----------------------------------------------------------------------------
@@ -254,6 +258,15 @@ def test_a_drift_of_5_percent_over_the_run_is_flagged_and_its_ratio_stays(tmp_pa
 
 
 SPEEDUP = ("speedup", "all", "DFlash2")
+
+
+def test_the_cold_request_of_a_boot_stands_apart(run: Summary) -> None:
+    (table,) = TABLES["cold"](run)
+
+    assert [row[0].text for row in table.rows] == ["b1-s1", "b2-s1", "b3-s1", "b4-s1"]
+    assert all(isinstance(row[4].value, float) for row in table.rows)
+    # the model run has one pass of warm-up, so there is no warm one to hold it against
+    assert {row[5].reason for row in table.rows} == {"one pass of warm-up"}
 
 
 # --- mutation: one raw value changed --------------------------------------------------------------

@@ -12,7 +12,7 @@ from harness.report.tables.acceptance import (
     lengths_elsewhere,
     position_depth,
 )
-from harness.report.tables.boots import boots, engine_timings
+from harness.report.tables.boots import boots, cold, engine_timings
 from harness.report.tables.caveats import caveats, verdicts
 from harness.report.tables.concurrency import concurrency, decays
 from harness.report.tables.cost import cost, energy, roof
@@ -69,6 +69,7 @@ TABLES: Mapping[str, Callable[[Summary], list[Table]]] = {
     "energy": energy,
     "eligibility": eligibility,
     "boots": boots,
+    "cold": cold,
     "drift": drift,
     "spreads": spreads,
     "overlap": overlap,
