@@ -15,11 +15,8 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from engines.dflash2.arguments import UsageError, parser
+from engines.dflash2.arguments import INTERRUPTED, USAGE_ERROR, UsageError, parser
 from engines.dflash2.config import ModelError
-
-USAGE_ERROR = 2
-INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

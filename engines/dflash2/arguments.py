@@ -13,6 +13,7 @@ from engines.dflash2.limits import (
 
 DTYPE_NAMES = ("float32", "bfloat16")
 DEVICES = ("cpu", "cuda")
+USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes
 
 
 class UsageError(Exception):

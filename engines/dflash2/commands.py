@@ -12,7 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 import torch
 
 from engines.dflash2 import kernels
-from engines.dflash2.arguments import UsageError
+from engines.dflash2.arguments import INTERRUPTED, UsageError
 from engines.dflash2.config import check_pair, load_drafter_config, load_target_config
 from engines.dflash2.conversion.cache import folder_to_load
 from engines.dflash2.conversion.progress import ProgressLines, say
@@ -43,15 +45,7 @@ def serve_command(options: argparse.Namespace) -> int:
     # is let in before everything is ready: until then connections are refused.
     with bind(options.host, options.port, has_key=api_key is not None) as listener:
         drafter_dir = _converted(options, given_dir)
-        engine = _load(
-            options,
-            drafter_dir,
-            max_concurrent_requests=options.max_concurrent_requests,
-            draft_until_batch=options.draft_until_batch,
-        )
-        if options.require_device:
-            with DeviceOnly(_device(options.device)):
-                answer_once(engine)
+        engine = _in_a_thread_that_ends(lambda: _load_to_serve(options, drafter_dir))
         scheduler = Scheduler(engine, max_waiting=options.max_waiting)
         facts = Facts(
             served_name=options.served_name or options.model.resolve().name,
@@ -70,6 +64,43 @@ def serve_command(options: argparse.Namespace) -> int:
         )
         _run(server, listener, options)
     return 0
+
+
+def _load_to_serve(options: argparse.Namespace, drafter_dir: Path | None) -> Engine:
+    engine = _load(
+        options,
+        drafter_dir,
+        max_concurrent_requests=options.max_concurrent_requests,
+        draft_until_batch=options.draft_until_batch,
+    )
+    if options.require_device:
+        with DeviceOnly(_device(options.device)):
+            answer_once(engine)
+    return engine
+
+
+def _in_a_thread_that_ends(load: Callable[[], Engine]) -> Engine:
+    """OpenMP keeps a pool for each thread that has computed, until that thread ends.
+
+    The scheduler's thread is to have the only one. With more threads in all pools than there are
+    cores, those that wait for the next piece of work sleep instead of spinning, and every step
+    takes twice as long.
+    """
+    loaded: Future[Engine] = Future()
+
+    def run() -> None:
+        try:
+            loaded.set_result(load())
+        except Exception as error:
+            loaded.set_exception(error)
+
+    thread = threading.Thread(target=run, name="dflash2-load", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)  # torch does not survive the interpreter's own end in there
+    return loaded.result()
 
 
 def _run(server: Server, listener: socket.socket, options: argparse.Namespace) -> None:

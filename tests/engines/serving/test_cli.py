@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -85,6 +86,26 @@ def test_the_drafter_switch_and_the_drafter_go_together(
     assert "--dflash2 on needs --dflash2-model DIR" in refused(capsys, *serve, "--dflash2", "on")
     message = refused(capsys, *serve, "--dflash2-model", pair.drafter)
     assert f"--dflash2-model {pair.drafter} is given but --dflash2 is off" in message
+
+
+def test_the_thread_that_loaded_has_ended_before_anything_is_served(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its OpenMP pool would stay, and slow down every step of the thread that decodes."""
+    threads: list[threading.Thread] = []
+    load_engine = commands.load_engine
+
+    def load_and_tell(*arguments: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread())
+        return load_engine(*arguments, **options)
+
+    def look(*_: object) -> None:
+        assert [thread.is_alive() for thread in threads] == [False]
+
+    monkeypatch.setattr(commands, "load_engine", load_and_tell)
+    monkeypatch.setattr(commands, "_run", look)
+    assert cli.main(["serve", "--model", str(pair.target), "--kv-len", "64", "--port", "0"]) == 0
+    assert len(threads) == 1
 
 
 def test_a_missing_model_folder_is_named(
