@@ -29,6 +29,7 @@ POSTS = ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"]
 GETS = ["/v1/models", "/v1/models/{name}", "/health", "/metrics", "/openapi.json"]
 # Why what the document allows may be refused: fields that conflict, and what does not fit.
 BEYOND_A_SCHEMA = ("conflicting_fields", "context_length_exceeded")
+TIMEOUT_S = 120  # a stream that fills the context on a busy machine takes more than the usual ten
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -63,7 +64,7 @@ def ask(url: str, method: str, path: str, mode: GenerationMode, *, num_requests:
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def ask_once(case: Case) -> None:
-        response = case.call_and_validate(checks=CHECKS)
+        response = case.call_and_validate(checks=CHECKS, timeout=TIMEOUT_S)
         if mode is GenerationMode.POSITIVE and response.status_code != 200:
             assert response.json()["error"]["code"] in BEYOND_A_SCHEMA, response.text
 
