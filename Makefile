@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 MATRIX := configs/matrices/quickstart.yaml
 
-.PHONY: quickstart test test-slow test-external nightly check sample-site machine clean
+.PHONY: quickstart test test-slow test-external test-llamacpp-if-cached nightly check sample-site machine clean
 
 quickstart: $(VENV)/engine.ok
 	$(BIN)/dflashbench run $(MATRIX)
@@ -25,6 +25,10 @@ test-slow: $(VENV)/dev.ok
 test-external: $(VENV)/dev.ok
 	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" tests/external/install
 	$(BIN)/pytest -m external -s tests
+
+# Real llama.cpp, where pip has its wheel already; says so, and does nothing, where it would have to be built.
+test-llamacpp-if-cached: $(VENV)/dev.ok
+	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" tests/external/test-llamacpp-if-cached
 
 # A million random streams through the parser.
 nightly: $(VENV)/dev.ok
