@@ -8,7 +8,7 @@
       decode_tps: {unit: tok/s, like: decode_rate, meaning: "usage tokens / (end - first chunk)"}
       ttft: {unit: ms, like: ttft_p50, meaning: median}
 
-An empty field is no figure. Units are s, ms, us, tok/s, request/s, %, 1 and tok/round.
+An empty field is no figure. Units are s, ms, us, tok/s, request/s, "%", 1 and tok/round.
 """
 
 import csv
@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from harness.analysis.metrics import METRICS
-from harness.errors import ConfigError, ResultsError
+from harness.config.tree import Section, nearest, place_at, project_of, read_yaml
+from harness.errors import ConfigError, Place, ResultsError
 from harness.interchange.document import ImportedFigure, ImportedRow
 from harness.interchange.reading import Read, Source, protocol_id, without_secrets
 
@@ -34,38 +33,37 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "1": ("1", 1.0),
     "tok/round": ("tok/round", 1.0),
 }
-_KEYS = ("tool", "subject", "work", "concurrency", "figures")
+_NEEDED = ("tool", "subject", "figures")
+_KEYS = (*_NEEDED, "work", "concurrency")
 
 
-def read_map(path: Path) -> Mapping[str, Any]:
+def read_map(path: Path) -> Section:
     """Checked as a whole, so that no row is read with half a map."""
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("figures"), dict):
-        raise ConfigError(f"{path}: a map has `tool`, `subject` and `figures`: column -> its unit")
-    unknown = sorted(set(map(str, found)) - set(_KEYS))
-    if unknown:
-        raise ConfigError(f"{path}: `{unknown[0]}` is none of {', '.join(_KEYS)}")
-    for needed in ("tool", "subject"):
-        if needed not in found:
-            raise ConfigError(f"{path}: `{needed}` is missing")
-    for column, told in found["figures"].items():
-        _check_figure(path, str(column), told)
+    found = read_yaml(path, project_of(path))
+    for key in found:
+        if key not in _KEYS:
+            known = ", ".join(_KEYS)
+            message = f"`{key}` is none of {known}{nearest(key, _KEYS)}"
+            raise ConfigError(message, place=place_at(found, [key], key=True))
+    for key in _NEEDED:
+        if key not in found:
+            raise ConfigError(f"`{key}` is missing", place=found.place)
+    figures = found["figures"]
+    if not isinstance(figures, Section):
+        message = "`figures` are columns with their unit: `ttft: {unit: ms}`"
+        raise ConfigError(message, place=place_at(found, ["figures"]))
+    for column, told in figures.items():
+        _check_figure(column, told, place_at(figures, [column]))
     return found
 
 
-def _check_figure(path: Path, column: str, told: object) -> None:
-    if not isinstance(told, dict) or str(told.get("unit")) not in UNITS:
-        raise ConfigError(f"{path}: `{column}` needs a `unit`, one of {', '.join(UNITS)}")
+def _check_figure(column: str, told: object, place: Place) -> None:
+    if not isinstance(told, Section) or told.get("unit") not in UNITS:
+        raise ConfigError(f"`{column}` needs a `unit`, one of {', '.join(UNITS)}", place=place)
     like = told.get("like")
     if like is not None and like not in METRICS:
-        raise ConfigError(
-            f"{path}: `{column}` is like {like!r}, which is no figure of docs/figures.md"
-        )
+        message = f"`{column}` is like {like!r}, which is no figure of docs/figures.md"
+        raise ConfigError(message + nearest(str(like), METRICS), place=place)
 
 
 def read(sources: Sequence[Source], columns: Mapping[str, Any]) -> Read:

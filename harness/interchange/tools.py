@@ -21,35 +21,21 @@ from harness.interchange.reading import Read, Source, sources
 class Tool:
     """`files`: what is looked for in a folder."""
 
-    reads: str
     files: str
     read: Callable[[Sequence[Source]], Read]
 
 
 TOOLS: Mapping[str, Tool] = {
-    "vllm-bench-serve": Tool(
-        reads="vllm bench serve --save-result", files="*.json", read=vllm.read_serve
-    ),
-    "vllm-bench-sweep": Tool(
-        reads="the folder of vllm bench sweep serve", files="run=*.json", read=vllm.read_sweep
-    ),
-    "llama-bench": Tool(
-        reads="llama-bench -o json or jsonl", files="*.json*", read=llama_bench.read
-    ),
-    "llama-benchy": Tool(
-        reads="llama-benchy's JSON report", files="*.json", read=llama_benchy.read
-    ),
-    "guidellm": Tool(
-        reads="guidellm's benchmarks.json", files="benchmarks*.json", read=guidellm.read
-    ),
+    "vllm-bench-serve": Tool(files="*.json", read=vllm.read_serve),
+    "vllm-bench-sweep": Tool(files="run=*.json", read=vllm.read_sweep),
+    "llama-bench": Tool(files="*.json*", read=llama_bench.read),
+    "llama-benchy": Tool(files="*.json", read=llama_benchy.read),
+    "guidellm": Tool(files="benchmarks*.json", read=guidellm.read),
     "aiperf": Tool(
-        reads="aiperf's profile_export_aiperf.json",
         files="profile_export_aiperf.json",
         read=aiperf.read,
     ),
-    "sglang-bench-serving": Tool(
-        reads="sglang.bench_serving --output-file", files="*.jsonl", read=sglang.read
-    ),
+    "sglang-bench-serving": Tool(files="*.jsonl", read=sglang.read),
 }
 CSV = "csv"
 

@@ -255,8 +255,16 @@ def test_a_table_is_read_by_its_map_and_an_empty_field_is_no_figure(tmp_path: Pa
         (TABLE.replace("40.5", "nan"), MAP, r"table.csv:2: `tps` is 'nan'; leave it empty"),
         (TABLE.replace("model,c", "name,c"), MAP, r"no column 'model'; there are name, c"),
         (TABLE, MAP.replace("tok/s", "tok/min"), r"`tps` needs a `unit`, one of s, ms"),
-        (TABLE, MAP.replace("decode_rate", "speed"), r"like 'speed', which is no figure"),
-        (TABLE, MAP.replace("tool:", "tools:"), r"`tools` is none of tool, subject"),
+        (
+            TABLE,
+            MAP.replace("decode_rate", "speed"),
+            r"columns.yaml:7:\d+: `tps` is like 'speed', which is no figure",
+        ),
+        (
+            TABLE,
+            MAP.replace("tool:", "tools:"),
+            r"columns.yaml:2:1: `tools` is none of tool.*did you mean `tool`",
+        ),
     ],
 )
 def test_what_a_table_or_its_map_gets_wrong_is_named(
