@@ -30,7 +30,7 @@ Texts: TypeAlias = Mapping[tuple[str, str], Text]
 
 
 def cell_page(summary: Summary, view: CellView) -> bytes:
-    texts = _texts(view)
+    texts = _texts(summary, view)
     return render(
         "cell.html.j2",
         {
@@ -48,6 +48,11 @@ def cell_page(summary: Summary, view: CellView) -> bytes:
             "texts": list(texts.values()),
         },
     )
+
+
+def is_withheld(summary: Summary, view: CellView, prompt_id: str) -> bool:
+    """Whether the prompt set says that this prompt and its answers are not to be published."""
+    return prompt_id in summary.manifest.unpublished.get(view.cell.prompt_set, ())
 
 
 def count(value: int) -> Entry:
@@ -173,12 +178,12 @@ def _shown(value: float | None, show: Formatter) -> Entry:
 # --- outputs --------------------------------------------------------------------------------------
 
 
-def _texts(view: CellView) -> Texts:
-    """In the order in which they came."""
+def _texts(summary: Summary, view: CellView) -> Texts:
+    """In the order in which they came; none to a prompt that is not published."""
     counts: Counter[tuple[str, str]] = Counter()
     for request in view.requests:
         text = _text(view, request)
-        if text is not None:
+        if text is not None and not is_withheld(summary, view, request.prompt_id):
             counts[request.prompt_id, text] += 1
     return {
         place: Text(number=number, prompt_id=place[0], num_requests=times, text=place[1])
@@ -192,5 +197,5 @@ def _text(view: CellView, request: Request) -> str | None:
 
 
 def _link(view: CellView, request: Request, texts: Texts) -> str | None:
-    text = _text(view, request)
-    return None if text is None else f"#output-{texts[request.prompt_id, text].number}"
+    found = texts.get((request.prompt_id, _text(view, request) or ""))
+    return None if found is None else f"#output-{found.number}"

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from harness.analysis.metrics import HEADLINE
 from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
-from harness.publish.cell_page import cell_page, count
+from harness.publish.cell_page import cell_page, count, is_withheld
 from harness.publish.gate import Gate
 from harness.publish.html import from_first_difference, render
 from harness.report import format as fmt
@@ -147,11 +147,16 @@ def _side_by_side(summary: Summary) -> list[SideBySide]:
         for section in summary.sections
         if section.load == "single"
         for prompt_id, kind in section.views[0].prompt_kinds.items()
-        if (outputs := tuple(_outputs(section, prompt_id)))
+        if (outputs := tuple(_outputs(summary, section, prompt_id)))
     ]
 
 
-def _outputs(section: Section, prompt_id: str) -> list[Output]:
+def _outputs(summary: Summary, section: Section, prompt_id: str) -> list[Output]:
+    if is_withheld(summary, section.views[0], prompt_id):
+        return [
+            Output(variant=variant, same="", different="", remark="not published")
+            for variant in section.variants
+        ]
     texts = {view.cell.cell_id: _first_text(view, prompt_id) for view in section.views}
     return [
         _output(view, text, texts.get(view.cell.reference_cell_id or ""))

@@ -66,7 +66,7 @@ def publish(site: Path, *, results_dir: Path, reports_dir: Path, again: bool = F
         place = _Place(
             results=results_dir / name, report=reports_dir / name, pages=site / "runs" / name
         )
-        facts = None if again else _still_true(place)
+        facts = None if again and place.has_raw_data else _still_true(place)
         (rendered if facts is None else kept).append(name)
         listed.append(facts or _write_pages(place))
     found = _trends(listed, results_dir, reports_dir)
@@ -109,12 +109,11 @@ def _still_true(place: _Place) -> RunFacts | None:
 
 def _source(place: _Place) -> str:
     """A hash over the sizes and times of the files that the pages are made of, and over how."""
-    files = [*place.results.glob("*.json*"), *place.report.glob("*.json")]
+    files = [*place.results.glob("*.json*"), *place.report.glob(history.COMPARISON_FILE)]
     marks = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
     digest = hashlib.sha256("\n".join(sorted(marks)).encode())
-    for template in sorted(
-        resources.files("harness.publish").joinpath("templates").iterdir(), key=str
-    ):
+    templates = resources.files("harness.publish").joinpath("templates")
+    for template in sorted(templates.iterdir(), key=str):
         digest.update(template.read_bytes())
     return digest.hexdigest()[:12]
 

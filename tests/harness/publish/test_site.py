@@ -106,6 +106,21 @@ def test_a_cell_lists_its_raw_requests_and_what_they_wrote(machine: Machine) -> 
     assert "of 2 requests" in page.text  # both boots wrote the same
 
 
+def test_a_prompt_that_is_not_to_be_published_is_not(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    folder = machine.night(1)
+    manifest = json.loads((folder.path / "manifest.json").read_text(encoding="utf-8"))
+    manifest["unpublished"] = {"demo5": ["code-1"]}
+    (folder.path / "manifest.json").write_text(json.dumps(manifest))
+    machine.publish()
+
+    run = machine.site / "runs" / folder.path.name
+    texts = [Page(path).text for path in run.glob("*.html")]
+    assert not any("the answer to code-1" in text for text in texts)
+    assert any("the answer to prose-1" in text for text in texts)
+    assert Page(run / "index.html").text.count("not published") == 2
+
+
 # --- what is made again ---------------------------------------------------------------------------
 
 
@@ -137,7 +152,7 @@ def test_pages_outlive_their_raw_data_and_their_report(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in pages(machine.site)}
 
     shutil.rmtree(folder.path)
-    assert machine.publish(again=True).rendered == (folder.path.name,)
+    assert machine.publish(again=True).kept == (folder.path.name,)
     shutil.rmtree(machine.reports)
     assert machine.publish().kept == (folder.path.name,)
 
