@@ -79,12 +79,12 @@ def _draw(summary: Summary, section: Section) -> Figure:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FixedFormatter([str(level) for level in section.levels]))
     axes.set_xlabel("requests in flight, c")
-    axes.set_ylim(bottom=1)
+    axes.set_ylim(1, max(axes.get_ylim()[1] * 1.05, 2))
     plain_frame(axes)
     title_above(
         axes,
         "Acceptance length over concurrency, tokens per round",
         "1 + accepted / drafts over all requests of a level; 1 is a drafter that never helps",
     )
-    legend_below(figure, [(name, shades[name]) for name in names])
+    legend_below(figure, [(name, shades[name]) for name in names], signs=signs)
     return figure

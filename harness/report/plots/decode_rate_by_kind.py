@@ -97,7 +97,8 @@ def _draw_bars(summary: Summary, section: Section, kinds: Sequence[str]) -> Figu
         "Decode rate of one stream, tokens per second",
         _bars_subtitle(summary, section),
     )
-    legend_below(figure, [(view.cell.variant, shades[view.cell.variant]) for view in section.views])
+    entries = [(view.cell.variant, shades[view.cell.variant]) for view in section.views]
+    legend_below(figure, entries, hatches=HATCHES)
     return figure
 
 

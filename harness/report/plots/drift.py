@@ -60,7 +60,8 @@ def _draw(summary: Summary, section: Section) -> Figure:
         "Drift: each boot against its variant's mean",
         "headline figure of one stream; n = one boot a point, all of its repetitions in it",
     )
-    legend_below(figure, [(view.cell.variant, shades[view.cell.variant]) for view in section.views])
+    entries = [(view.cell.variant, shades[view.cell.variant]) for view in section.views]
+    legend_below(figure, entries, signs=signs)
     return figure
 
 

@@ -82,5 +82,6 @@ def _draw(summary: Summary, section: Section) -> Figure:
         "tokens that no cache held / time to first token; mean over prompts of the median over "
         "repetitions; bars: 95 % interval; pale: void",
     )
-    legend_below(figure, [(view.cell.variant, shades[view.cell.variant]) for view in section.views])
+    entries = [(view.cell.variant, shades[view.cell.variant]) for view in section.views]
+    legend_below(figure, entries, signs=signs)
     return figure

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from harness.analysis.summary import Summary
@@ -24,7 +26,8 @@ MUTED = "#656D76"
 GRID = "#E3E6EA"
 WIDTH_IN = 9.0
 MARKERS = ("o", "s", "^", "D", "v", "P")  # told apart in black and white too
-LINES = ("-", "--", "-.", ":")
+LineStyle: TypeAlias = Literal["-", "--", "-.", ":"]
+LINES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
 HATCHES = ("", "//", "..", "xx", "\\\\")
 
 
@@ -112,15 +115,40 @@ def title_above(axes: Axes, title: str, subtitle: str) -> None:
     )
 
 
-def legend_below(figure: Figure, entries: Sequence[tuple[str, str]]) -> None:
-    """In a row under the plot, where any number of names has room."""
-    handles = [Patch(color=colour, label=name) for name, colour in entries]
+def legend_below(
+    figure: Figure,
+    entries: Sequence[tuple[str, str]],
+    *,
+    hatches: Sequence[str] = ("",),
+    signs: Mapping[str, str] | None = None,
+    lines: Sequence[LineStyle] = ("-",),
+) -> None:
+    """In a row under the plot, where any number of names has room; with what tells the rows apart
+    in black and white.
+    """
+    handles: list[Artist] = [
+        Line2D(
+            [],
+            [],
+            color=colour,
+            marker=signs.get(name, ""),
+            markersize=7,
+            linestyle=lines[number % len(lines)],
+            linewidth=2,
+            label=name,
+        )
+        if signs is not None
+        else Patch(
+            facecolor=colour, hatch=hatches[number % len(hatches)], edgecolor="white", label=name
+        )
+        for number, (name, colour) in enumerate(entries)
+    ]
     figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=min(len(handles), 5),
+        ncols=min(len(handles), 5 if sum(len(name) for name, _ in entries) < 60 else 3),
         frameon=False,
-        handlelength=0.9,
+        handlelength=0.9 if signs is None else 2.2,
         handleheight=0.9,
         columnspacing=1.6,
     )

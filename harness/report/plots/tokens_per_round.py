@@ -91,5 +91,6 @@ def _draw(summary: Summary, section: Section) -> Figure:
         "1 + accepted / drafts over all requests of a kind; the line above a bar is its ceiling, "
         "k + 1",
     )
-    legend_below(figure, [(view.cell.variant, shades[view.cell.variant]) for view in views])
+    entries = [(view.cell.variant, shades[view.cell.variant]) for view in views]
+    legend_below(figure, entries, hatches=HATCHES)
     return figure

@@ -67,7 +67,13 @@ def _draw(summary: Summary, section: Section) -> Figure:
     title_above(
         axes,
         f"Requests that had their first token by then, c = {level}",
-        f"all boots; n = {min(counts)} to {max(counts)} requests a variant; failed ones left out",
+        f"all boots; n = {_range(counts)} requests a variant; failed ones left out",
     )
-    legend_below(figure, [(name, shades[name]) for name in section.variants])
+    entries = [(name, shades[name]) for name in section.variants]
+    legend_below(figure, entries, signs={}, lines=LINES)
     return figure
+
+
+def _range(counts: list[int]) -> str:
+    least, most = min(counts), max(counts)
+    return str(least) if least == most else f"{least} to {most}"
