@@ -167,7 +167,9 @@ def target_probabilities(logits: Tensor, sampling: SamplingParams) -> Tensor:
     p = torch.softmax(scores, -1)
     if sampling.top_p < 1:
         ordered, ids = p.sort(dim=-1, descending=True, stable=True)
-        ordered[ordered.cumsum(-1) - ordered >= sampling.top_p] = 0
+        left_out = ordered.cumsum(-1) - ordered >= sampling.top_p
+        left_out[..., 0] = False  # where top_p is so small that float32 takes it for 0
+        ordered[left_out] = 0
         p = torch.zeros_like(p).scatter_(-1, ids, ordered)
         p /= p.sum(-1, keepdim=True)
     return p

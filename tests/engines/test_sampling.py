@@ -256,3 +256,9 @@ def test_sequences_of_a_batch_are_decided_by_their_own_settings_and_noise() -> N
             assert isinstance(alone, NonFiniteError)
         else:
             assert result == alone
+
+
+def test_the_likeliest_token_stays_however_small_top_p_is() -> None:
+    sampling = SamplingParams(temperature=1.0, top_p=1e-300)  # 0 in float32
+    p = target_probabilities(torch.tensor([[1.0, 3.0, 2.0]]), sampling)
+    assert p.tolist() == [[0.0, 1.0, 0.0]]
