@@ -131,7 +131,9 @@ def test_the_first_tab_leads_past_the_header(visit: Visit, machine: Machine) -> 
     assert visit.page.evaluate("document.activeElement.textContent") == "Skip to the content"
 
 
-@pytest.mark.parametrize("page", ["index.html", "trends/synthetic.html", "runs/20261101-*/index.html"])
+@pytest.mark.parametrize(
+    "page", ["index.html", "trends/synthetic.html", "runs/20261101-*/index.html"]
+)
 def test_a_phone_scrolls_tables_and_not_the_page(visit: Visit, machine: Machine, page: str) -> None:
     visit.page.set_viewport_size({"width": 360, "height": 740})
     (path,) = machine.site.glob(page)
