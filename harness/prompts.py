@@ -31,10 +31,15 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_prompt_set(path: Path) -> PromptSet:
-    """The prompts of a file, in its order. A repeated id or text would count double: refused."""
+    """The prompts of a file, in its order."""
+    return prompt_set(path, _read(path))
+
+
+def prompt_set(path: Path, data: bytes) -> PromptSet:
+    """`data` as the content of `path`. A repeated id or text would count double: refused."""
     prompts: list[Prompt] = []
     lines: dict[object, int] = {}
-    for number, line in enumerate(_read(path).split(b"\n"), start=1):
+    for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
         place = Place(path=str(path), line=number, column=1)

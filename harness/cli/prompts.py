@@ -56,10 +56,25 @@ def _add_cut(ways: "Subparsers[Parser]") -> None:
     parser.add_argument("out", metavar="OUT", type=Path, help="such as prompts/<name>.jsonl")
     parser.add_argument("--url", required=True, help="of a running server")
     parser.add_argument("--model", required=True, help="as the server calls it")
-    parser.add_argument("--lengths", required=True, help="in tokens, rising: 2048,8192,32768")
-    parser.add_argument("--per-length", metavar="N", type=int, default=1, help="default: 1")
+    parser.add_argument(
+        "--lengths", type=_lengths, required=True, help="in tokens, rising: 2048,8192,32768"
+    )
+    parser.add_argument("--per-length", metavar="N", type=_count, default=1, help="default: 1")
     _add_provenance(parser)
     parser.set_defaults(command=run_cut)
+
+
+def _lengths(written: str) -> list[int]:
+    found = [_count(length) for length in written.split(",")]
+    if found != sorted(set(found)):
+        raise argparse.ArgumentTypeError(f"{written!r} does not rise; write 2048,8192,32768")
+    return found
+
+
+def _count(written: str) -> int:
+    if not written.isdecimal() or int(written) == 0:
+        raise argparse.ArgumentTypeError(f"{written!r} is no whole number above 0")
+    return int(written)
 
 
 def _add_provenance(parser: argparse.ArgumentParser) -> None:
@@ -87,14 +102,14 @@ def run_cut(options: argparse.Namespace) -> int:
 
     from harness.run.cut import counter, cut_prompts
 
-    words = options.text.read_text(encoding="utf-8").split()
+    words = _words(options.text)
 
     async def cut() -> int:
         async with httpx.AsyncClient(base_url=options.url, timeout=600, trust_env=False) as client:
             prompts = await cut_prompts(
                 counter(client, options.model),
                 words,
-                [int(length) for length in options.lengths.split(",")],
+                options.lengths,
                 per_length=options.per_length,
                 source=options.source,
                 licence=options.licence,
@@ -104,11 +119,25 @@ def run_cut(options: argparse.Namespace) -> int:
     return asyncio.run(cut())
 
 
+def _words(path: Path) -> list[str]:
+    from harness.errors import UsageError
+
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read as UTF-8 text: {error}") from error
+
+
 def _write(path: Path, prompts: Sequence[Prompt]) -> int:
-    from harness.prompts import load_prompt_set, prompt_lines
+    """Nothing is written, least of all over another set, before it is known to be one."""
+    from harness.errors import UsageError
+    from harness.prompts import prompt_lines, prompt_set
     from harness.store import write_whole
 
-    write_whole(path, prompt_lines(prompts))
-    written = load_prompt_set(path)
+    if not prompts:
+        raise UsageError(f"there is no prompt to write; {path} is as it was")
+    lines = prompt_lines(prompts)
+    written = prompt_set(path, lines)
+    write_whole(path, lines)
     print(f"{path}: {len(written.prompts)} prompts, sha256 {written.sha256[:12]}")
     return 0

@@ -84,10 +84,17 @@ def counter(client: httpx.AsyncClient, model: str) -> Count:
 
     async def count(text: str) -> int:
         messages = [{"role": "user", "content": text}]
-        told = await client.post("/tokenize", json={"model": model, "messages": messages})
-        if told.status_code == 200 and "count" in (body := told.json()):
-            return int(body["count"])
-        return await _probed(client, model, messages)
+        try:
+            told = await client.post("/tokenize", json={"model": model, "messages": messages})
+            if told.status_code == 200 and "count" in (body := told.json()):
+                return int(body["count"])
+            return await _probed(client, model, messages)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UsageError(
+                f"no engine answers at {client.base_url} ({error}); start it, or correct the URL"
+            ) from error
+        except ValueError as error:
+            raise UsageError(f"{client.base_url} answers, but not in JSON: {error}") from error
 
     return count
 

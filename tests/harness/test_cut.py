@@ -1,8 +1,11 @@
 """Prompts of true lengths, by the count of a server whose tokens are known."""
 
+from pathlib import Path
+
 import httpx
 import pytest
 
+from harness import cli
 from harness.errors import UsageError
 from harness.run.cut import QUESTION, counter, cut, cut_prompts
 
@@ -66,3 +69,45 @@ async def test_a_server_that_tells_no_prompt_tokens_is_named() -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
         with pytest.raises(UsageError, match=r"500 and no prompt tokens.*out of order"):
             await counter(client, "demo")("hello")
+
+
+async def test_a_server_that_answers_no_json_is_named() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, text="<html>"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        with pytest.raises(UsageError, match="http://engine answers, but not in JSON"):
+            await counter(client, "demo")("hello")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"--url": "http://127.0.0.1:1"}, "no engine answers at http://127.0.0.1:1"),
+        ({"--url": "banana"}, "no engine answers at banana"),
+        ({"--lengths": "ten"}, "'ten' is no whole number above 0"),
+        ({"--lengths": "64,32"}, "'64,32' does not rise"),
+        ({"--per-length": "0"}, "'0' is no whole number above 0"),
+        ({"text": "/no/such/text"}, "/no/such/text cannot be read"),
+    ],
+)
+def test_what_cannot_be_cut_ends_with_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, str], said: str
+) -> None:
+    text = tmp_path / "text.md"
+    text.write_text("one two three")
+    out = tmp_path / "out.jsonl"
+    options = {
+        "--url": "http://127.0.0.1:1",
+        "--model": "demo",
+        "--lengths": "32",
+        "--per-length": "1",
+        "--source": "s",
+        "--licence": "l",
+        **changed,
+    }
+    given = options.pop("text", str(text))
+    words = [word for option in options.items() for word in option]
+
+    assert cli.main(["prompts", "cut", given, str(out), *words]) == 4
+
+    assert said in capsys.readouterr().err
+    assert not out.exists()

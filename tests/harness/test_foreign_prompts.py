@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import foreign_prompts
+from harness import cli, foreign_prompts
 from harness.errors import ConfigError
 from harness.prompts import load_prompt_set, prompt_lines
 from harness.records import Prompt
@@ -69,6 +69,25 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     path.write_bytes(prompt_lines(prompts))
 
     assert load_prompt_set(path).prompts == prompts
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("", "there is no prompt to write"), (f"{json.dumps(MT_BENCH)}\n" * 2, "has the same id")],
+    ids=["no record", "one record twice"],
+)
+def test_an_import_that_is_no_set_leaves_the_set_that_is_there_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
+) -> None:
+    (tmp_path / "given.jsonl").write_text(content)
+    out = tmp_path / "mine.jsonl"
+    out.write_text("precious")
+    words = ["--shape", "mt-bench", "--source", "there", "--licence", "CC0-1.0"]
+
+    assert cli.main(["prompts", "import", str(tmp_path / "given.jsonl"), str(out), *words]) == 4
+
+    assert said in capsys.readouterr().err
+    assert out.read_text() == "precious"
 
 
 def test_the_sets_that_the_project_ships_say_their_source_and_licence() -> None:
