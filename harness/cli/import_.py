@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.cli.arguments import Parser, Subparsers, add_results
 from harness.cli.common import console
-from harness.errors import UsageError
+from harness.errors import ResultsError, UsageError
 
 NAMES = (
     *("vllm-bench-serve", "vllm-bench-sweep", "llama-bench", "llama-benchy", "guidellm", "aiperf"),
@@ -47,6 +47,11 @@ def run(options: argparse.Namespace) -> int:
     found = tools.read_files(
         options.tool, options.files, column_map=options.map, imported_at=utc_now()
     )
+    if not any(row.figures for row in found.rows):
+        raise ResultsError(
+            f"{', '.join(map(str, options.files))}: no figure of {options.tool} stands there, so "
+            "nothing was imported; write another tool's name, or files that hold its results"
+        )
     print_table(overlap.imported_table(found), console())
     print(document.save(options.results, options.name, found))
     return 0

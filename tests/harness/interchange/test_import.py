@@ -314,3 +314,20 @@ def test_import_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert out.endswith(f"{tmp_path / 'imported' / 'night.json'}\n")
     assert cli.main([*arguments, "--as", "night", "--map", "x.yaml"]) == 4
     assert cli.main([*arguments, "--as", "../night", "--results", str(tmp_path)]) == 4
+
+
+@pytest.mark.parametrize("tool", sorted(tools.TOOLS))
+@pytest.mark.parametrize("content", ["", "[]"], ids=["an empty file", "an empty list"])
+def test_a_file_without_a_figure_is_refused_and_the_import_of_that_name_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str, content: str
+) -> None:
+    (tmp_path / "given.json").write_text(content)
+    kept = tmp_path / "imported" / "mine.json"
+    kept.parent.mkdir()
+    kept.write_text("precious")
+    words = ["--as", "mine", "--results", str(tmp_path)]
+
+    assert cli.main(["import", tool, str(tmp_path / "given.json"), *words]) == 3
+
+    assert "nothing was imported" in capsys.readouterr().err
+    assert kept.read_text() == "precious"
