@@ -116,9 +116,12 @@ Switch: TypeAlias = Annotated[bool, BeforeValidator(_switch)]
 Settings: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_settings)]
 
 
+DEVICE_FACTS = ("memory_bandwidth_GBps", "memory_GB")
+
+
 def _device(value: Any) -> Any:
     facts = _free(value)
-    for name in ("memory_bandwidth_GBps", "memory_GB"):
+    for name in DEVICE_FACTS:
         if isinstance(facts, dict) and name in facts:
             number = facts[name]
             is_number = isinstance(number, int | float) and not isinstance(number, bool)
@@ -193,6 +196,8 @@ def _inside(value: Any) -> str:
     text = _text(value)
     if not text.startswith("/"):
         raise PydanticCustomError("wrong", "must be a whole path in the container, /...")
+    if "," in text:
+        raise PydanticCustomError("wrong", "must hold no comma: docker's --mount ends a word there")
     return text.rstrip("/") or "/"
 
 
@@ -338,6 +343,7 @@ class DrafterEntry(Entry):
     )
     depths: list[Annotated[Whole, Field(ge=1)]] = Field(
         default=[],
+        min_length=1,
         description="instead of `k`: several of them, a variant for each, named after it "
         "(`NAME k=3`); the report has a table of them",
     )

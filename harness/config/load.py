@@ -5,6 +5,7 @@ together: names that must exist, differ or fit, and the files they stand for. No
 no model is opened; files to lay over a container's image are, for what they hold is what it is.
 """
 
+import difflib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 from harness import keys, prompts
 from harness.adapters import ADAPTERS
 from harness.config.entries import (
+    DEVICE_FACTS,
     WORKLOADS,
     ConcurrencyEntry,
     EngineEntry,
@@ -264,6 +266,23 @@ def _goals_are_figures(file: _File) -> Iterator[_Mistake]:
             yield _Mistake(message=message, place=place_at(file.root, ("goals", name), key=True))
 
 
+def _device_facts_are_known_or_far(file: _File) -> Iterator[_Mistake]:
+    """A key of one's own is kept; one that is nearly ours would be kept, too, and never asked."""
+    for name in file.entry.device:
+        known = {fact.casefold(): fact for fact in DEVICE_FACTS}
+        close = difflib.get_close_matches(name.casefold(), known, n=1, cutoff=0.85)
+        if name not in DEVICE_FACTS and close:
+            message = f"`{name}` is read by nothing; did you mean `{known[close[0]]}`?"
+            yield _Mistake(message=message, place=place_at(file.root, ("device", name), key=True))
+
+
+def _warmup_passes_have_a_warmup(file: _File) -> Iterator[_Mistake]:
+    for number, workload in enumerate(file.entry.workloads):
+        if workload.warmup is None and "warmup_passes" in workload.model_fields_set:
+            message = "`warmup_passes` needs `warmup`: name a prompt set, or remove it"
+            yield file.mistake(message, "workloads", number, "warmup_passes")
+
+
 def _models_exist(file: _File) -> Iterator[_Mistake]:
     for number, variant in enumerate(file.entry.variants):
         places: list[tuple[str, Location]] = [(variant.target, ("target",))]
@@ -397,6 +416,8 @@ _CHECKS: tuple[Callable[[_File], Iterator[_Mistake]], ...] = (
     _references_exist,
     _control_exists,
     _goals_are_figures,
+    _device_facts_are_known_or_far,
+    _warmup_passes_have_a_warmup,
     _models_exist,
     _prompt_sets_exist,
     _warmups_are_other_prompts,

@@ -741,3 +741,27 @@ def test_the_schema_knows_every_section() -> None:
     assert schema["required"] == ["name", "engines", "variants", "workloads"]
     assert schema["additionalProperties"] is False
     assert "ConcurrencyEntry" in schema["$defs"]
+
+
+# --- mistakes that would be measured without a word -----------------------------------------------
+
+
+@pytest.mark.parametrize("nearly", ["memory_gb", "memry_GB", "memory_bandwith_GBps"])
+def test_a_fact_of_the_device_that_is_nearly_one_of_ours_is_refused(
+    project: Path, nearly: str
+) -> None:
+    meant = "memory_bandwidth_GBps" if "band" in nearly else "memory_GB"
+
+    assert f"`{nearly}` is read by nothing; did you mean `{meant}`?" in mistake(
+        project, f"{GOOD}device: {{{nearly}: 96}}\n"
+    )
+
+
+def test_warmup_passes_of_no_warmup_are_refused(project: Path) -> None:
+    text = changed("    warmup: demo5_warmup\n", "    warmup_passes: 3\n")
+
+    assert "`warmup_passes` needs `warmup`" in mistake(project, text)
+
+
+def test_a_sweep_of_no_depth_would_lose_its_variant_and_is_refused(project: Path) -> None:
+    assert "`depths` must not be empty" in mistake(project, changed("k: 7", "depths: []"))

@@ -339,6 +339,7 @@ def test_an_overlay_of_one_file(tmp_path):
         ("mounts: {/x: /y}", "`mounts` means nothing for an engine of kind process"),
         (f"kind: container, image: '{IMAGE}', overlay: {{gone: /y}}", "there is no"),
         (f"kind: container, image: '{IMAGE}', mounts: {{/x: y}}", "a whole path in the container"),
+        (f"kind: container, image: '{IMAGE}', mounts: {{/x: '/y,readonly'}}", "hold no comma"),
         (
             f"kind: container, image: '{IMAGE}', container_options: [-v, '/x:/y']",
             "write `mounts` or `overlay`, which count",
