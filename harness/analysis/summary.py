@@ -68,6 +68,11 @@ class Section:
     def kinds(self) -> tuple[str, ...]:
         return self.views[0].kinds
 
+    @property
+    def drafted(self) -> tuple[CellView, ...]:
+        """Those that have a drafter."""
+        return tuple(view for view in self.views if view.cell.drafter is not None)
+
     def of_variant(self, variant: str) -> tuple[CellView, ...]:
         """By rising concurrency."""
         found = [view for view in self.views if view.cell.variant == variant]

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from harness.analysis.summary import ALL, Summary
+from harness.analysis.summary import Summary
 from harness.cell_view import CellView
 from harness.measures import decode_rate
 from harness.publish.html import render
 from harness.records import Estimate, Request
 from harness.report import format as fmt
 from harness.report.tables import Entry, Table, figure, label
+from harness.report.tables.figures import kind_label
 from harness.report.tables.table import Formatter
 
 
@@ -92,7 +93,7 @@ def _figures(summary: Summary, view: CellView) -> Table:
         rows=tuple(
             (
                 label(row.metric),
-                label("all kinds" if row.kind == ALL else row.kind),
+                kind_label(row.kind),
                 figure(row.estimate.value, fmt.number, row.estimate.reason),
                 _interval(row.estimate),
                 label(row.estimate.unit),

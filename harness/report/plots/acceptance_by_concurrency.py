@@ -4,7 +4,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from harness.analysis.summary import ALL, Section, Summary
-from harness.cell_view import CellView
 from harness.report import format as fmt
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
@@ -33,21 +32,17 @@ def acceptance_by_concurrency(summary: Summary) -> list[Picture]:
             draw=lambda section=section: _draw(summary, section),  # type: ignore[misc]
         )
         for section in summary.sections
-        if section.workload == "concurrency" and len(section.levels) > 1 and _drafted(section)
+        if section.workload == "concurrency" and len(section.levels) > 1 and section.drafted
     ]
-
-
-def _drafted(section: Section) -> tuple[CellView, ...]:
-    return tuple(view for view in section.views if view.cell.drafter is not None)
 
 
 def _notes(summary: Summary, section: Section) -> tuple[str, ...]:
     gaps = tuple(
         f"{view.cell.variant} at c = {view.cell.concurrency}: {estimate.reason}"
-        for view in _drafted(section)
+        for view in section.drafted
         if (estimate := estimate_of(summary, view, METRIC, ALL)).value is None
     )
-    if all(is_comparable(summary, view) for view in _drafted(section)):
+    if all(is_comparable(summary, view) for view in section.drafted):
         return gaps
     return (*gaps, "Hollow points are invalid or serve an unbalanced mix: not comparable.")
 
@@ -56,7 +51,7 @@ def _draw(summary: Summary, section: Section) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.8), layout="constrained")
     axes = figure.subplots()
     shades, signs = colours(summary), markers(summary)
-    names = list(dict.fromkeys(view.cell.variant for view in _drafted(section)))
+    names = list(dict.fromkeys(view.cell.variant for view in section.drafted))
     for name in names:
         known = [
             (view, value)

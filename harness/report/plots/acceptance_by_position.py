@@ -21,6 +21,7 @@ from harness.report.plots.style import (
     title_above,
 )
 from harness.report.tables import position_depth
+from harness.report.tables.figures import kind_word
 
 
 def acceptance_by_position(summary: Summary) -> list[Picture]:
@@ -114,7 +115,7 @@ def _position_labels(
         accepted = estimate_of(summary, view, "acceptance_length", kind).value
         suffix = f"  {fmt.length(accepted)}" if accepted is not None else ""
         axes.annotate(
-            f"{'all kinds' if kind == ALL else kind}{suffix}",
+            f"{kind_word(kind)}{suffix}",
             (depth, height),
             xytext=(10, 0),
             textcoords="offset points",

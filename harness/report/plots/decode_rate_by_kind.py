@@ -26,6 +26,7 @@ from harness.report.plots.style import (
     plain_frame,
     title_above,
 )
+from harness.report.tables.figures import kind_word
 
 MAX_LEVEL_LABELS = 3  # bars of a kind whose labels have room side by side; more stand upright
 
@@ -41,7 +42,7 @@ def decode_rate_by_kind(summary: Summary) -> list[Picture]:
 def _bars_picture(summary: Summary, section: Section) -> Picture:
     kinds = (*section.kinds, ALL)
     missing = [
-        f"{view.cell.variant}, {'all kinds' if kind == ALL else kind}: {estimate.reason}"
+        f"{view.cell.variant}, {kind_word(kind)}: {estimate.reason}"
         for view in section.views
         for kind in (kinds if view.requests else (ALL,))
         if (estimate := estimate_of(summary, view, "decode_rate", kind)).value is None
@@ -87,9 +88,7 @@ def _draw_bars(summary: Summary, section: Section, kinds: Sequence[str]) -> Figu
     headroom = 1.16 if num_variants <= MAX_LEVEL_LABELS else 1.28
     axes.set_ylim(0, tallest * headroom if tallest else 1)
     axes.xaxis.set_major_locator(FixedLocator(places))
-    axes.xaxis.set_major_formatter(
-        FixedFormatter(["all kinds" if kind == ALL else kind for kind in kinds])
-    )
+    axes.xaxis.set_major_formatter(FixedFormatter([kind_word(kind) for kind in kinds]))
     plain_frame(axes)
     axes.axvline(places[-1] - 0.675, color=GRID, linewidth=0.8)
     title_above(

@@ -5,7 +5,6 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from harness.analysis.metrics import DECODING
 from harness.analysis.summary import ALL, Section, Summary
-from harness.cell_view import CellView
 from harness.report import format as fmt
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
@@ -18,6 +17,7 @@ from harness.report.plots.style import (
     plain_frame,
     title_above,
 )
+from harness.report.tables.figures import kind_word
 
 METRIC = "acceptance_length"
 
@@ -32,25 +32,21 @@ def tokens_per_round(summary: Summary) -> list[Picture]:
             alt="Acceptance length of each drafter by kind of prompt, under its ceiling",
             notes=tuple(
                 f"{view.cell.variant}, {kind}: {estimate.reason}"
-                for view in _drafted(section)
+                for view in section.drafted
                 for kind in (*section.kinds, ALL)
                 if (estimate := estimate_of(summary, view, METRIC, kind)).value is None
             ),
             draw=lambda section=section: _draw(summary, section),  # type: ignore[misc]
         )
         for section in summary.sections
-        if section.workload in DECODING and _drafted(section)
+        if section.workload in DECODING and section.drafted
     ]
-
-
-def _drafted(section: Section) -> list[CellView]:
-    return [view for view in section.views if view.cell.drafter is not None]
 
 
 def _draw(summary: Summary, section: Section) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
     axes = figure.subplots()
-    shades, views = colours(summary), _drafted(section)
+    shades, views = colours(summary), section.drafted
     kinds = (*section.kinds, ALL)
     width = 0.8 / len(views)
     for number, view in enumerate(views):
@@ -80,9 +76,7 @@ def _draw(summary: Summary, section: Section) -> Figure:
             if view.cell.k is not None:
                 axes.hlines(view.cell.k + 1, x - width / 2, x + width / 2, color=INK, linewidth=1)
     axes.xaxis.set_major_locator(FixedLocator(range(len(kinds))))
-    axes.xaxis.set_major_formatter(
-        FixedFormatter(["all kinds" if kind == ALL else kind for kind in kinds])
-    )
+    axes.xaxis.set_major_formatter(FixedFormatter([kind_word(kind) for kind in kinds]))
     axes.set_ylim(bottom=0)
     plain_frame(axes)
     title_above(

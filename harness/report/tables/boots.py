@@ -3,12 +3,8 @@
 from harness.analysis.summary import ALL, Summary
 from harness.records import Boot, Request
 from harness.report import format as fmt
-from harness.report.tables.figures import (
-    Figures,
-    decoding_sections,
-    kind_label,
-)
-from harness.report.tables.table import Entry, Table, figure, label, missing
+from harness.report.tables.figures import Figures, decoding_sections, kind_label
+from harness.report.tables.table import Table, count, figure, label, missing
 
 
 def engine_timings(summary: Summary) -> list[Table]:
@@ -22,8 +18,7 @@ def engine_timings(summary: Summary) -> list[Table]:
             figures.entry(view, "engine_verify_ms", lambda value: fmt.number(value, 3), kind),
         )
         for section in decoding_sections(summary)
-        for view in section.views
-        if view.cell.drafter is not None
+        for view in section.drafted
         for kind in (ALL, *section.kinds)
     )
     if not rows:
@@ -54,7 +49,7 @@ def boots(summary: Summary) -> list[Table]:
         rows.append(
             (
                 label(section.word),
-                Entry(text=str(view.cell.concurrency), value=view.cell.concurrency),
+                count(view.cell.concurrency),
                 label(view.cell.variant),
                 *(figure(value, fmt.rate) for value in values),
                 *(missing("no such boot finished it") for _ in range(most - len(values))),

@@ -90,8 +90,7 @@ def by_kind(
             columns=("variant", "kind", *columns),
             rows=tuple(
                 (variant_label(section, view.cell.variant), kind_label(kind), *entries(view, kind))
-                for view in section.views
-                if view.cell.drafter is not None or not drafters_only
+                for view in (section.drafted if drafters_only else section.views)
                 for kind in (ALL, *section.kinds)
             ),
             notes=notes(section),
@@ -103,12 +102,47 @@ def by_kind(
     return [table for table in tables if table.rows]
 
 
+def kinds_across(
+    summary: Summary,
+    section: Section,
+    metric: str,
+    show: Formatter,
+    *,
+    name: str,
+    title: str,
+    views: Sequence[CellView],
+    kinds: Sequence[str],
+    notes: tuple[str, ...] = (),
+    interval: bool = False,
+) -> Table:
+    """One metric: the section's `views` down, kinds of prompt across."""
+    figures = Figures(summary)
+    return Table(
+        name=f"{file_word(section)}_{name}",
+        title=title,
+        columns=("variant", *map(kind_word, kinds)),
+        rows=tuple(
+            (
+                variant_label(section, view.cell.variant),
+                *(figures.entry(view, metric, show, kind, interval=interval) for kind in kinds),
+            )
+            for view in views
+        ),
+        notes=notes,
+        section=section.word,
+    )
+
+
 def narrowed(view: CellView, kind: str) -> CellView:
     return view if kind == ALL else view.of_kind(kind)
 
 
+def kind_word(kind: str) -> str:
+    return "all kinds" if kind == ALL else kind
+
+
 def kind_label(kind: str) -> Entry:
-    return label("all kinds" if kind == ALL else kind)
+    return label(kind_word(kind))
 
 
 def variant_label(section: Section, variant: str) -> Entry:

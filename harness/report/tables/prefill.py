@@ -3,9 +3,9 @@
 from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
-from harness.report.tables.figures import Figures, file_word, sections, variant_label
+from harness.report.tables.figures import kinds_across, sections
 from harness.report.tables.notes import first_notes
-from harness.report.tables.table import Entry, Formatter, Table
+from harness.report.tables.table import Formatter, Table
 
 SHOWN: tuple[tuple[str, str, Formatter], ...] = (
     ("prefill_rate", "Prefill, computed prompt tokens per second", fmt.rate),
@@ -19,32 +19,24 @@ SHOWN: tuple[tuple[str, str, Formatter], ...] = (
 def prefill(summary: Summary) -> list[Table]:
     """Variants down, lengths across; a table for each figure."""
     return [
-        Table(
-            name=f"{file_word(section)}_{metric}",
+        kinds_across(
+            summary,
+            section,
+            metric,
+            show,
+            name=metric,
             title=title,
-            columns=("variant", *section.kinds),
-            rows=tuple(
-                _row(summary, section, view, metric, show)
-                for view in section.views
-                if metric != "speedup" or view.reference is not None
-            ),
+            views=views,
+            kinds=section.kinds,
             notes=first_notes(summary, section) if metric == "prefill_rate" else (),
-            section=section.word,
+            interval=metric == "speedup",
         )
         for section in sections(summary, "prefill")
         for metric, title, show in SHOWN
-        if metric != "speedup" or any(view.reference is not None for view in section.views)
+        if (views := _views(section, metric))
     ]
 
 
-def _row(
-    summary: Summary, section: Section, view: CellView, metric: str, show: Formatter
-) -> tuple[Entry, ...]:
-    figures = Figures(summary)
-    return (
-        variant_label(section, view.cell.variant),
-        *(
-            figures.entry(view, metric, show, kind, interval=metric == "speedup")
-            for kind in section.kinds
-        ),
-    )
+def _views(section: Section, metric: str) -> list[CellView]:
+    """A speed-up is of those that have a reference."""
+    return [view for view in section.views if metric != "speedup" or view.reference is not None]

@@ -14,6 +14,7 @@ from harness.report.tables.figures import (
     figures_of,
     file_word,
     kind_label,
+    kinds_across,
     narrowed,
     variant_label,
 )
@@ -29,22 +30,16 @@ STRICT_NOTE = (
 def single_stream(summary: Summary) -> list[Table]:
     """Variants down, kinds across: the study's first table."""
     return [
-        Table(
-            name=f"{file_word(section)}_decode_rate",
+        kinds_across(
+            summary,
+            section,
+            "decode_rate",
+            fmt.rate,
+            name="decode_rate",
             title="Decode rate, tok/s",
-            columns=("variant", "all kinds", *section.kinds),
-            rows=tuple(
-                (
-                    variant_label(section, view.cell.variant),
-                    *(
-                        Figures(summary).entry(view, "decode_rate", fmt.rate, kind)
-                        for kind in (ALL, *section.kinds)
-                    ),
-                )
-                for view in section.views
-            ),
+            views=section.views,
+            kinds=(ALL, *section.kinds),
             notes=first_notes(summary, section),
-            section=section.word,
         )
         for section in decoding_sections(summary)
     ]
@@ -60,25 +55,19 @@ SLIM: Sequence[tuple[str, str, Formatter]] = (
 def drafters_by_kind(summary: Summary) -> list[Table]:
     """What a drafter gains and what it accepts: variants down, kinds across, a table for each."""
     return [
-        Table(
-            name=f"{file_word(section)}_{metric}_by_kind",
+        kinds_across(
+            summary,
+            section,
+            metric,
+            show,
+            name=f"{metric}_by_kind",
             title=title,
-            columns=("variant", "all kinds", *section.kinds),
-            rows=tuple(
-                (
-                    variant_label(section, view.cell.variant),
-                    *(
-                        Figures(summary).entry(view, metric, show, kind)
-                        for kind in (ALL, *section.kinds)
-                    ),
-                )
-                for view in drafted
-            ),
+            views=section.drafted,
+            kinds=(ALL, *section.kinds),
             notes=_slim_notes(summary, section, metric),
-            section=section.word,
         )
         for section in decoding_sections(summary)
-        if (drafted := [view for view in section.views if view.cell.drafter is not None])
+        if section.drafted
         for metric, title, show in SLIM
     ]
 
@@ -105,8 +94,7 @@ def speedup_by_kind(summary: Summary) -> list[Table]:
                 figures.entry(view, "acceptance_rate", fmt.percent, kind),
                 _strict(summary, view, kind),
             )
-            for view in section.views
-            if view.cell.drafter is not None
+            for view in section.drafted
             for kind in (ALL, *section.kinds)
         )
         if rows:

@@ -6,11 +6,11 @@ from itertools import combinations
 from harness.analysis import standings
 from harness.analysis.metrics import METRICS
 from harness.analysis.standings import Place, Rank, Win
-from harness.analysis.summary import ALL, Section, Summary
+from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
 from harness.records import Estimate
 from harness.report import format as fmt
-from harness.report.tables.figures import file_word, variant_label
+from harness.report.tables.figures import file_word, kind_word, variant_label
 from harness.report.tables.table import Entry, Table, label, missing
 
 FIGURES = {
@@ -109,7 +109,7 @@ def ratio_entry(estimate: Estimate, view: CellView) -> Entry:
 
 def place_word(section: Section, place: Place) -> str:
     if section.is_single:
-        return "all kinds" if place.kind == ALL else place.kind
+        return kind_word(place.kind)
     return f"c = {place.concurrency}"
 
 
