@@ -463,9 +463,9 @@ def _advice(error: OSError, path: Path) -> str:
     if error.errno in _NO_ROOM:
         there = next(folder for folder in path.parents if folder.exists())
         free_MB = shutil.disk_usage(there).free / 1e6
-        return f" ({free_MB:.0f} MB free); make room, then `dflashbench resume` goes on"
+        return f" ({free_MB:.0f} MB free); make room and try again; `dflashbench resume` goes on with a run"
     if error.errno in _NOT_ALLOWED:
-        return "; choose a results folder that you may read and write"
+        return "; choose a folder that you may read and write"
     return ""
 
 

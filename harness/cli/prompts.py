@@ -132,12 +132,13 @@ def _write(path: Path, prompts: Sequence[Prompt]) -> int:
     """Nothing is written, least of all over another set, before it is known to be one."""
     from harness.errors import UsageError
     from harness.prompts import prompt_lines, prompt_set
-    from harness.store import write_whole
+    from harness.store import told, write_whole
 
     if not prompts:
         raise UsageError(f"there is no prompt to write; {path} is as it was")
     lines = prompt_lines(prompts)
     written = prompt_set(path, lines)
-    write_whole(path, lines)
+    with told(path):
+        write_whole(path, lines)
     print(f"{path}: {len(written.prompts)} prompts, sha256 {written.sha256[:12]}")
     return 0

@@ -90,6 +90,18 @@ def test_an_import_that_is_no_set_leaves_the_set_that_is_there_alone(
     assert out.read_text() == "precious"
 
 
+def test_a_folder_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "given.jsonl").write_text(json.dumps(MT_BENCH))
+    out = tmp_path / "nowhere" / "mine.jsonl"
+    words = ["--shape", "mt-bench", "--source", "there", "--licence", "CC0-1.0"]
+
+    assert cli.main(["prompts", "import", str(tmp_path / "given.jsonl"), str(out), *words]) == 3
+
+    assert f"{out}: No such file or directory" in capsys.readouterr().err
+
+
 def test_the_sets_that_the_project_ships_say_their_source_and_licence() -> None:
     folder = Path(__file__).parents[2] / "prompts"
 

@@ -142,7 +142,7 @@ def test_a_folder_that_may_not_be_written_is_an_error_and_keeps_the_old(tmp_path
     (member,) = (promoted(item) for item in made.plain_nights([1.0]))
     folder = baselines.replace(tmp_path, "main", [member])
     folder.parent.chmod(0o500)
-    with pytest.raises(ResultsError, match="choose a results folder that you may read and write"):
+    with pytest.raises(ResultsError, match="choose a folder that you may read and write"):
         baselines.replace(tmp_path, "main", [member])
     folder.parent.chmod(0o700)
     assert baselines.load(tmp_path, "main").members == (member,)
