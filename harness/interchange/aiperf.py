@@ -14,6 +14,7 @@ from harness.interchange.reading import (
     number,
     objects,
     protocol_id,
+    shared_version,
     text,
 )
 
@@ -52,9 +53,8 @@ _LIKE = {
 
 def read(sources: Sequence[Source]) -> Read:
     exports = [(source, item) for source in sources for item in objects(source)]
-    versions = {text(item.get("aiperf_version")) for _, item in exports}
     return Read(
-        tool_version=versions.pop() if len(versions) == 1 else None,
+        tool_version=shared_version(text(item.get("aiperf_version")) for _, item in exports),
         meanings=MEANINGS,
         rows=tuple(_row(source, item) for source, item in exports),
     )

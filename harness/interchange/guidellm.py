@@ -6,16 +6,17 @@ Its clock is the system's time, which may step; a negative time is such a step a
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.errors import ResultsError
 from harness.interchange.document import ImportedFigure, ImportedRow
 from harness.interchange.reading import (
     Json,
     Read,
     Source,
+    benchmarks,
     count,
     number,
     objects,
     protocol_id,
+    shared_version,
     text,
 )
 
@@ -48,21 +49,19 @@ _LIKE = {
 
 def read(sources: Sequence[Source]) -> Read:
     reports = [(source, item) for source in sources for item in objects(source)]
-    versions = {text((item.get("metadata") or {}).get("guidellm_version")) for _, item in reports}
-    rows = [row for source, item in reports for row in _rows(source, item)]
     return Read(
-        tool_version=versions.pop() if len(versions) == 1 else None,
+        tool_version=shared_version(_version(item) for _, item in reports),
         meanings=MEANINGS,
-        rows=tuple(rows),
+        rows=tuple(
+            _row(benchmark)
+            for source, item in reports
+            for benchmark in benchmarks(source, item, TOOL)
+        ),
     )
 
 
-def _rows(source: Source, report: Json) -> Iterator[ImportedRow]:
-    benchmarks = report.get("benchmarks")
-    if not isinstance(benchmarks, list):
-        raise ResultsError(f"{source.name}: no `benchmarks`, so it is no report of guidellm")
-    for benchmark in benchmarks:
-        yield _row(benchmark)
+def _version(report: Json) -> str:
+    return text((report.get("metadata") or {}).get("guidellm_version"))
 
 
 def _row(benchmark: Json) -> ImportedRow:

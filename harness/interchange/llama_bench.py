@@ -4,32 +4,52 @@ generation inside the process, without a server, a tokenizer, sampling or specul
 
 from collections.abc import Sequence
 
-from harness.interchange.document import ImportedFigure, ImportedRow
+from harness.interchange.document import ImportedRow
 from harness.interchange.reading import (
+    Field,
     Json,
     Read,
     Source,
     count,
-    number,
+    figures,
+    meanings,
     objects,
     protocol_id,
+    shared_version,
     text,
 )
 
 TOOL = "llama-bench"
-MEANINGS = {
-    "pp": "prompt tokens over the time of their passes, mean over repetitions",
-    "tg": "generated tokens over the time of their passes, the first too; mean over repetitions",
-    "pp+tg": "prompt and generated tokens over the time of both",
-}
-_LIKE = {"pp": "prefill_rate", "tg": "decode_rate", "pp+tg": None}
+FIELDS: Sequence[Field] = (
+    Field(
+        name="pp",
+        unit="tok/s",
+        like="prefill_rate",
+        meaning="prompt tokens over the time of their passes, mean over repetitions",
+    ),
+    Field(
+        name="tg",
+        unit="tok/s",
+        like="decode_rate",
+        meaning="generated tokens over the time of their passes, the first too; mean over "
+        "repetitions",
+    ),
+    Field(
+        name="pp+tg",
+        unit="tok/s",
+        meaning="prompt and generated tokens over the time of both",
+    ),
+)
 
 
 def read(sources: Sequence[Source]) -> Read:
     found = [item for source in sources for item in objects(source)]
-    builds = {count(item.get("build_number")) for item in found} - {None}
-    version = f"b{builds.pop()}" if len(builds) == 1 else None
-    return Read(tool_version=version, meanings=MEANINGS, rows=tuple(map(_row, found)))
+    builds = [count(item.get("build_number")) for item in found]
+    return Read(
+        tool_version=shared_version(f"b{build}" for build in builds if build is not None),
+        meanings=meanings(FIELDS),
+        rows=tuple(map(_row, found)),
+    )
 
 
 def _row(item: Json) -> ImportedRow:
@@ -37,12 +57,6 @@ def _row(item: Json) -> ImportedRow:
     depth = count(item.get("n_depth")) or 0
     kind = "pp+tg" if prompt and generated else "pp" if prompt else "tg"
     tests = [f"{word}{size}" for word, size in (("pp", prompt), ("tg", generated)) if size]
-    rate = number(item.get("avg_ts"))
-    measured = [
-        ImportedFigure(name=kind, value=value, unit="tok/s", like=_LIKE[kind])
-        for value in (rate,)
-        if value is not None
-    ]
     return ImportedRow(
         subject=text(item.get("model_type")),
         work="+".join(tests) + (f" @ d{depth}" if depth else ""),
@@ -50,5 +64,5 @@ def _row(item: Json) -> ImportedRow:
         num_requests=len(item.get("samples_ts") or ()),
         num_failed=0,
         protocol_id=protocol_id(TOOL, prompt, generated, depth),
-        figures=tuple(measured),
+        figures=figures({kind: item.get("avg_ts")}, FIELDS),
     )

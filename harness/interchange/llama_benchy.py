@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 
-from harness.errors import ResultsError
-from harness.interchange.document import ImportedFigure, ImportedRow
+from harness.interchange.document import ImportedRow
 from harness.interchange.reading import (
     Field,
     Json,
     Read,
     Source,
+    benchmarks,
     count,
+    figures,
     meanings,
-    number,
     objects,
     protocol_id,
+    shared_version,
     text,
 )
 
@@ -65,27 +66,19 @@ FIELDS: Sequence[Field] = (
 
 def read(sources: Sequence[Source]) -> Read:
     reports = [(source, item) for source in sources for item in objects(source)]
-    versions = {item.get("version") for _, item in reports}
-    rows = [row for source, item in reports for row in _rows(source, item)]
-    version = text(versions.pop()) if len(versions) == 1 else None
-    return Read(tool_version=version, meanings=meanings(FIELDS), rows=tuple(rows))
-
-
-def _rows(source: Source, report: Json) -> list[ImportedRow]:
-    runs = report.get("benchmarks")
-    if not isinstance(runs, list):
-        raise ResultsError(f"{source.name}: no `benchmarks`, so it is no report of llama-benchy")
-    return [_row(report, run) for run in runs]
+    return Read(
+        tool_version=shared_version(text(item.get("version")) for _, item in reports),
+        meanings=meanings(FIELDS),
+        rows=tuple(
+            _row(item, run) for source, item in reports for run in benchmarks(source, item, TOOL)
+        ),
+    )
 
 
 def _row(report: Json, run: Json) -> ImportedRow:
     sizes = [count(run.get(f"{part}_size")) for part in ("prompt", "response", "context")]
     work = f"pp{sizes[0]} tg{sizes[1]}" + (f" @ d{sizes[2]}" if sizes[2] else "")
-    measured = tuple(
-        ImportedFigure(name=field.name, value=mean * field.scale, unit=field.unit, like=field.like)
-        for field in FIELDS
-        if (mean := number((run.get(field.name) or {}).get("mean"))) is not None
-    )
+    means = {field.name: (run.get(field.name) or {}).get("mean") for field in FIELDS}
     return ImportedRow(
         subject=text(report.get("model")),
         work=work,
@@ -99,5 +92,5 @@ def _row(report: Json, run: Json) -> ImportedRow:
             str(report.get("latency_mode")),
             bool(report.get("prefix_caching_enabled")),
         ),
-        figures=measured,
+        figures=figures(means, FIELDS),
     )

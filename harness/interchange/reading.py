@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -100,6 +100,20 @@ def figures(found: Json, fields: Sequence[Field]) -> tuple[ImportedFigure, ...]:
         for field in fields
         if (value := number(found.get(field.name))) is not None
     )
+
+
+def benchmarks(source: Source, report: Json, tool: str) -> list[Json]:
+    """Of a report that keeps its measurements in a list of that name."""
+    found = report.get("benchmarks")
+    if not isinstance(found, list):
+        raise ResultsError(f"{source.name}: no `benchmarks`, so it is no report of {tool}")
+    return found
+
+
+def shared_version(versions: Iterable[str]) -> str | None:
+    """The one of all rows. None: there are several, or nobody tells any."""
+    found = set(versions)
+    return found.pop() if len(found) == 1 else None
 
 
 def meanings(fields: Sequence[Field]) -> Mapping[str, str]:

@@ -31,10 +31,7 @@ TOOLS: Mapping[str, Tool] = {
     "llama-bench": Tool(files="*.json*", read=llama_bench.read),
     "llama-benchy": Tool(files="*.json", read=llama_benchy.read),
     "guidellm": Tool(files="benchmarks*.json", read=guidellm.read),
-    "aiperf": Tool(
-        files="profile_export_aiperf.json",
-        read=aiperf.read,
-    ),
+    "aiperf": Tool(files="profile_export_aiperf.json", read=aiperf.read),
     "sglang-bench-serving": Tool(files="*.jsonl", read=sglang.read),
 }
 CSV = "csv"

@@ -145,6 +145,25 @@ def test_llama_benchy(tmp_path: Path) -> None:
     }
 
 
+def told_by(tool: str, version: int) -> Mapping[str, object]:
+    """The least that a reader takes as its tool's file."""
+    return {
+        "llama-bench": {"build_number": version, "n_prompt": 512, "avg_ts": 900.0},
+        "llama-benchy": {"version": str(version), "benchmarks": []},
+        "guidellm": {"metadata": {"guidellm_version": str(version)}, "benchmarks": []},
+        "aiperf": {"aiperf_version": str(version), "request_latency": {}},
+    }[tool]
+
+
+@pytest.mark.parametrize("tool", ["llama-bench", "llama-benchy", "guidellm", "aiperf"])
+def test_files_of_several_versions_have_no_version_together(tool: str, tmp_path: Path) -> None:
+    alike = read(tool, tmp_path, told_by(tool, 7), told_by(tool, 7))
+    unlike = read(tool, tmp_path, told_by(tool, 7), told_by(tool, 8))
+
+    assert str(alike.tool_version).endswith("7")
+    assert unlike.tool_version is None
+
+
 def test_guidellm_takes_what_succeeded_and_no_time_that_its_clock_made_negative(
     tmp_path: Path,
 ) -> None:
