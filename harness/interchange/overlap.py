@@ -15,6 +15,7 @@ from harness.interchange.document import Imported, ImportedFigure, ImportedRow
 from harness.measures import relative_change
 from harness.report import format as fmt
 from harness.report.tables import Entry, Table, label
+from harness.report.tables.table import count, shown
 
 
 def imported_table(document: Imported) -> Table:
@@ -27,7 +28,7 @@ def imported_table(document: Imported) -> Table:
             (
                 label(row.subject),
                 label(row.work),
-                _count(row.concurrency),
+                shown(row.concurrency, str),
                 label(figure.name),
                 Entry(text=fmt.number(figure.value), value=figure.value),
                 label(figure.unit),
@@ -73,7 +74,7 @@ def _of_cell(
             continue
         change = relative_change(theirs.value, ours.estimate.value)
         yield (
-            _count(view.cell.concurrency),
+            count(view.cell.concurrency),
             label(f"{section.word} / {row.work}"),
             label(ours.metric),
             _figure(ours.estimate.value, ours.estimate.unit),
@@ -86,10 +87,6 @@ def _of_cell(
 
 def _figure(value: float, unit: str) -> Entry:
     return Entry(text=f"{fmt.number(value)} {'' if unit == '1' else unit}".strip(), value=value)
-
-
-def _count(value: int | None) -> Entry:
-    return Entry(text=fmt.DASH if value is None else str(value), value=value)
 
 
 def _notes(document: Imported) -> Iterator[str]:

@@ -13,7 +13,7 @@ from harness.records import Estimate, Request
 from harness.report import format as fmt
 from harness.report.tables import Entry, Table, figure, label
 from harness.report.tables.figures import kind_label
-from harness.report.tables.table import Formatter
+from harness.report.tables.table import count, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,6 @@ def cell_page(summary: Summary, view: CellView) -> bytes:
 def is_withheld(summary: Summary, view: CellView, prompt_id: str) -> bool:
     """Whether the prompt set says that this prompt and its answers are not to be published."""
     return prompt_id in summary.manifest.unpublished.get(view.cell.prompt_set, ())
-
-
-def count(value: int) -> Entry:
-    return Entry(text=str(value), value=value)
 
 
 def _facts(view: CellView) -> list[tuple[str, str]]:
@@ -138,16 +134,17 @@ def _requests(view: CellView) -> Table:
 
 
 def _entries(request: Request) -> tuple[Entry, ...]:
+    """Why a request lacks a figure stands in its status and flags."""
     return (
         label(_short_id(request)),
         label(request.prompt_id),
         label(request.kind),
         label(f"failed: {request.error.kind}" if request.error else request.status),
-        _shown(request.prompt_tokens, fmt.tokens),
-        _shown(request.output_tokens, fmt.tokens),
-        _shown(request.ttft_s, fmt.milliseconds),
-        _shown(request.wall_s, fmt.milliseconds),
-        _shown(_rate(request), fmt.rate),
+        shown(request.prompt_tokens, fmt.tokens),
+        shown(request.output_tokens, fmt.tokens),
+        shown(request.ttft_s, fmt.milliseconds),
+        shown(request.wall_s, fmt.milliseconds),
+        shown(_rate(request), fmt.rate),
         label(request.finish_reason or fmt.DASH),
         label(", ".join(request.flags) or fmt.DASH),
     )
@@ -167,13 +164,6 @@ def _short_id(request: Request) -> str:
     """The request's id without the cell's, which is the page's."""
     where = request.where
     return f"{where.boot_id}.{where.repetition}.{request.index}"
-
-
-def _shown(value: float | None, show: Formatter) -> Entry:
-    """Why a request lacks a figure stands in its status and flags."""
-    if value is None:
-        return Entry(text=fmt.DASH, value=None)
-    return Entry(text=show(value), value=value)
 
 
 # --- outputs --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from harness.analysis.metrics import HEADLINE
 from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
-from harness.publish.cell_page import cell_page, count, is_withheld
+from harness.publish.cell_page import cell_page, is_withheld
 from harness.publish.gate import Gate
 from harness.publish.html import from_first_difference, render
 from harness.report import format as fmt
@@ -17,6 +17,7 @@ from harness.report import page, plots
 from harness.report.plots import Picture
 from harness.report.tables import Entry, Table, label
 from harness.report.tables.figures import Figures
+from harness.report.tables.table import count
 from harness.store import told, write_whole
 
 

@@ -21,6 +21,7 @@ from harness.analysis.summary import Summary, summarise
 from harness.compare import baselines, history
 from harness.compare.contents import contents
 from harness.compare.night import Night, device_in_words
+from harness.errors import ResultsError
 from harness.publish import facts as run_facts
 from harness.publish.facts import FACTS_FILE, RunFacts
 from harness.publish.gate import Gate, read_gate
@@ -30,7 +31,8 @@ from harness.publish.trends import Trend, trends
 from harness.report import format as fmt
 from harness.report import sentences
 from harness.report.comparison.baseline import contents_table
-from harness.report.tables import Entry, Table, label
+from harness.report.tables import Table, label
+from harness.report.tables.table import count, shown
 from harness.store import RunFolder, told, write_whole
 
 _RUN_NAME = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]+")
@@ -58,21 +60,39 @@ class _Place:
 
 
 def publish(site: Path, *, results_dir: Path, reports_dir: Path, again: bool = False) -> Published:
-    """`again`: make every page anew whose raw data are still there."""
+    """`again`: make every page anew whose raw data are still there. A run that cannot be read keeps
+    the pages that it has, and is told once all others have theirs.
+    """
     rendered: list[str] = []
     kept: list[str] = []
     listed: list[RunFacts] = []
+    unreadable: list[str] = []
     for name in _names(results_dir, reports_dir, site / "runs"):
         place = _Place(
             results=results_dir / name, report=reports_dir / name, pages=site / "runs" / name
         )
         facts = None if again and place.has_raw_data else _still_true(place)
-        (rendered if facts is None else kept).append(name)
-        listed.append(facts or _write_pages(place))
+        if facts is None:
+            try:
+                gate, raw = _read(place)
+            except ResultsError as error:
+                unreadable.append(str(error))
+                listed += filter(None, [run_facts.read(place.pages)])
+                continue
+            facts = _write_pages(place, gate, raw)
+            rendered.append(name)
+        else:
+            kept.append(name)
+        listed.append(facts)
     found = _trends(listed, results_dir, reports_dir)
     for trend in found:
         _write(site / "trends" / trend.file, "trend.html.j2", {"trend": trend})
     _write(site / "index.html", "index.html.j2", _index(listed, found))
+    if unreadable:
+        raise ResultsError(
+            f"{site / 'index.html'} is written, without {fmt.counted(len(unreadable), 'run')} that "
+            "cannot be read; restore or remove: " + "; ".join(unreadable)
+        )
     return Published(index=site / "index.html", rendered=tuple(rendered), kept=tuple(kept))
 
 
@@ -118,17 +138,21 @@ def _source(place: _Place) -> str:
     return digest.hexdigest()[:12]
 
 
-def _write_pages(place: _Place) -> RunFacts:
-    """run.json comes last: a page without it is made again."""
+def _read(place: _Place) -> tuple[Gate | None, Summary | Night]:
     gate = read_gate(place.report)
     if place.has_raw_data:
-        summary = summarise(RunFolder.open(place.results))
-        write_run(summary, gate, place.pages)
-        facts = _facts(place, summary, gate)
+        return gate, summarise(RunFolder.open(place.results))
+    return gate, history.read(place.report / history.NIGHT_FILE)
+
+
+def _write_pages(place: _Place, gate: Gate | None, raw: Summary | Night) -> RunFacts:
+    """run.json comes last: a page without it is made again."""
+    if isinstance(raw, Night):
+        _write_night(place.pages, raw, gate)
+        facts = _facts_of_night(place, raw, gate)
     else:
-        night = history.read(place.report / history.NIGHT_FILE)
-        _write_night(place.pages, night, gate)
-        facts = _facts_of_night(place, night, gate)
+        write_run(raw, gate, place.pages)
+        facts = _facts(place, raw, gate)
     with told(place.pages):
         write_whole(place.pages / FACTS_FILE, msgspec.json.encode(facts))
     return facts
@@ -235,8 +259,8 @@ def _runs_table(listed: Sequence[RunFacts]) -> Table:
                 label(facts.level if facts.purpose != "smoke" else f"smoke, {facts.level}"),
                 label(facts.word or fmt.DASH),
                 label(", ".join(facts.variants)),
-                Entry(text=str(facts.num_cells), value=facts.num_cells),
-                _requests(facts.num_requests),
+                count(facts.num_cells),
+                shown(facts.num_requests, str),
                 label(facts.device),
                 label((facts.commit or "unknown")[:12]),
             )
@@ -244,9 +268,3 @@ def _runs_table(listed: Sequence[RunFacts]) -> Table:
         ),
         num_labels=1,
     )
-
-
-def _requests(count: int | None) -> Entry:
-    if count is None:
-        return Entry(text=fmt.DASH, value=None)
-    return Entry(text=str(count), value=count)

@@ -49,5 +49,10 @@ def figure(value: float | None, show: Formatter, reason: str | None = None) -> E
     return missing(reason) if value is None else Entry(text=show(value), value=value)
 
 
+def shown(value: float | None, show: Formatter) -> Entry:
+    """A dash, without a reason, where the row itself says why there is no value."""
+    return Entry(text=fmt.DASH if value is None else show(value), value=value)
+
+
 def count(value: int) -> Entry:
     return Entry(text=str(value), value=value)
