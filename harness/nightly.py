@@ -70,12 +70,15 @@ def nightly(
     fill: bool,
     by: str,
 ) -> Outcome:
-    """`fill`: let the night become part of the baseline while that has fewer than it needs."""
+    """`fill`: let the night become part of the baseline while that has fewer than it needs.
+
+    A baseline that cannot be read is better found before the night than after it.
+    """
     baselines.checked_name(baseline)
+    stored = _stored(results_dir, baseline)
     folder = measure()
     page = report(folder)
     night = commands.read_night(folder.path)
-    stored = _stored(results_dir, baseline)
     found = compare(night, stored, baseline=f"baseline {baseline}", rules=rules) if stored else None
     history.remember(page.parent, night, as_json.comparison_json(found) if found else None)
     kept = fill and _may_join(night, stored, found)

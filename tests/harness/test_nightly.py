@@ -111,6 +111,17 @@ def test_an_invalid_night_does_not_join(machine: Machine) -> None:
     assert machine.num_stored() == 0
 
 
+def test_a_baseline_that_cannot_be_read_is_told_before_the_night_is_measured(
+    machine: Machine,
+) -> None:
+    machine.night(machine.measure)
+    (stored,) = (machine.results / "baselines" / "main").glob("*.json")
+    stored.write_bytes(stored.read_bytes()[:200])
+
+    with pytest.raises(ResultsError, match="restore it, or set the baseline again"):
+        machine.night(lambda: pytest.fail("measured"))
+
+
 def test_without_being_asked_nothing_joins(machine: Machine) -> None:
     machine.night(machine.measure, fill=False)
 
