@@ -192,6 +192,38 @@ def test_a_file_that_is_no_comparison_is_named(tmp_path: Path) -> None:
         machine.publish()
 
 
+def test_a_torn_run_keeps_no_other_from_the_site(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.night(1)
+    torn = machine.night(2)
+    machine.night(3)
+    manifest = torn.path / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:200])
+
+    with pytest.raises(ResultsError, match=r"without 1 run that cannot be read.*20261102"):
+        machine.publish()
+
+    index = Page(machine.site / "index.html")
+    assert {link for link in index.addresses() if link.startswith("runs/")} == {
+        f"runs/202611{night}-020000-synthetic/index.html" for night in ("01", "03")
+    }
+
+
+def test_a_run_that_was_torn_after_it_was_published_keeps_its_pages_and_its_row(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path)
+    torn = machine.night(1)
+    machine.publish()
+    manifest = torn.path / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:200])
+
+    with pytest.raises(ResultsError, match="cannot be read"):
+        machine.publish()
+
+    assert f"runs/{torn.path.name}/index.html" in Page(machine.site / "index.html").addresses()
+
+
 def test_nothing_to_show_is_a_page_too(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
 
