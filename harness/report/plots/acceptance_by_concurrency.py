@@ -1,14 +1,16 @@
 """Acceptance length over requests in flight: does a drafter degrade under load?"""
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from harness.analysis.summary import ALL, Section, Summary
 from harness.report import format as fmt
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
+    HOLLOW,
+    IN_FLIGHT,
     WIDTH_IN,
     colours,
+    doubling_axis,
     estimate_of,
     is_comparable,
     legend_below,
@@ -44,7 +46,7 @@ def _notes(summary: Summary, section: Section) -> tuple[str, ...]:
     )
     if all(is_comparable(summary, view) for view in section.drafted):
         return gaps
-    return (*gaps, "Hollow points are invalid or serve an unbalanced mix: not comparable.")
+    return (*gaps, HOLLOW)
 
 
 def _draw(summary: Summary, section: Section) -> Figure:
@@ -69,11 +71,7 @@ def _draw(summary: Summary, section: Section) -> Figure:
                 markeredgecolor=shades[name],
                 markerfacecolor=shades[name] if is_comparable(summary, view) else "white",
             )
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(list(section.levels)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FixedFormatter([str(level) for level in section.levels]))
-    axes.set_xlabel("requests in flight, c")
+    doubling_axis(axes, section.levels, IN_FLIGHT)
     axes.set_ylim(1, max(axes.get_ylim()[1] * 1.05, 2))
     plain_frame(axes)
     title_above(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator
+from matplotlib.ticker import FixedLocator
 
 from harness.analysis.metrics import DECODING
 from harness.analysis.summary import ALL, Section, Summary
@@ -17,6 +17,7 @@ from harness.report.plots.style import (
     WIDTH_IN,
     estimate_of,
     plain_frame,
+    share_axis,
     spread,
     title_above,
 )
@@ -69,11 +70,9 @@ def _draw_positions(summary: Summary, section: Section, view: CellView) -> Figur
         )
     pooled = _shares(summary, view, ALL, depth)
     axes.plot(positions, pooled, color=INK, linewidth=1.4, linestyle=(0, (4, 2)))
-    axes.set_ylim(0, 1.02)
+    share_axis(axes)
     axes.set_xlim(0.85, depth + 0.15)
     axes.xaxis.set_major_locator(FixedLocator(positions))
-    axes.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
-    axes.yaxis.set_major_formatter(FixedFormatter(["0", "25 %", "50 %", "75 %", "100 %"]))
     axes.set_xlabel("position in the draft (1 is the first drafted token)")
     plain_frame(axes)
     _position_labels(axes, summary, view, section.kinds, depth, shades)

@@ -1,7 +1,6 @@
 """Prefill over the length of the prompt."""
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from harness.analysis.summary import Section, Summary
 from harness.report import format as fmt
@@ -9,6 +8,7 @@ from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
     WIDTH_IN,
     colours,
+    doubling_axis,
     estimate_of,
     is_void,
     legend_below,
@@ -69,11 +69,7 @@ def _draw(summary: Summary, section: Section) -> Figure:
             alpha=0.3 if is_void(summary, view) else 1,
         )
     lengths = sorted(int(kind) for kind in section.kinds)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(lengths))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FixedFormatter([str(length) for length in lengths]))
-    axes.set_xlabel("prompt, tokens by the engine's own count")
+    doubling_axis(axes, lengths, "prompt, tokens by the engine's own count")
     axes.set_ylim(0, tallest * 1.1 if tallest else 1)
     plain_frame(axes)
     title_above(

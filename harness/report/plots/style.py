@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from harness.analysis.summary import Summary
 from harness.cell_view import CellView
@@ -29,6 +30,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P")  # told apart in black and white too
 LineStyle: TypeAlias = Literal["-", "--", "-.", ":"]
 LINES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
 HATCHES = ("", "//", "..", "xx", "\\\\")
+HOLLOW = "Hollow points are invalid or serve an unbalanced mix: not comparable."
+IN_FLIGHT = "requests in flight, c"
 
 
 _STYLE: dict[Any, Any] = {
@@ -100,6 +103,22 @@ def plain_frame(axes: Axes) -> None:
     axes.yaxis.grid(True, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines["bottom"].set_zorder(0)
+
+
+def doubling_axis(axes: Axes, places: Sequence[int], label: str) -> None:
+    """Across: a step for each doubling, marked at `places` alone."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(places))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FixedFormatter([str(place) for place in places]))
+    axes.set_xlabel(label)
+
+
+def share_axis(axes: Axes) -> None:
+    """Upwards: 0 to 1, in quarters."""
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
+    axes.yaxis.set_major_formatter(FixedFormatter(["0", "25 %", "50 %", "75 %", "100 %"]))
 
 
 def title_above(axes: Axes, title: str, subtitle: str) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from harness.analysis.comparisons import Crossing
 from harness.analysis.metrics import HEADLINE
@@ -12,10 +11,13 @@ from harness.analysis.summary import ALL, Section, Summary
 from harness.report import sentences
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
+    HOLLOW,
+    IN_FLIGHT,
     INK,
     MUTED,
     WIDTH_IN,
     colours,
+    doubling_axis,
     estimate_of,
     is_comparable,
     markers,
@@ -45,7 +47,7 @@ def throughput_by_concurrency(summary: Summary) -> list[Picture]:
         if (estimate := estimate_of(summary, view, HEADLINE["concurrency"], ALL)).value is None
     ]
     if any(not is_comparable(summary, view) for section in sections for view in section.views):
-        notes.append("Hollow points are invalid or serve an unbalanced mix: not comparable.")
+        notes.append(HOLLOW)
     return [
         Picture(
             plot="throughput_by_concurrency",
@@ -67,7 +69,8 @@ def _draw_curves(summary: Summary, sections: Sequence[Section]) -> Figure:
             tallest = max(
                 tallest, _curve(axes, summary, section, variant, shades[variant], signs[variant])
             )
-        _concurrency_axis(axes, section)
+        doubling_axis(axes, section.levels, IN_FLIGHT)
+        plain_frame(axes)
         axes.set_title(SHAPES[section.load], pad=10, fontsize=10.5, color=INK)
     for axes, section in zip(panels, sections, strict=True):
         axes.set_ylim(0, tallest * 1.2 if tallest else 1)
@@ -142,15 +145,6 @@ def _curve(
         )
     tops = [estimate.value for estimate in estimates if estimate.value is not None]
     return max(tops + [high for _, _, high in known], default=0.0)
-
-
-def _concurrency_axis(axes: Axes, section: Section) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(list(section.levels)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FixedFormatter([str(level) for level in section.levels]))
-    axes.set_xlabel("requests in flight, c")
-    plain_frame(axes)
 
 
 def _end_labels(axes: Axes, summary: Summary, section: Section, shades: Mapping[str, str]) -> None:

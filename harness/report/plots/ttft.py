@@ -1,7 +1,6 @@
 """How long requests waited for their first token: the share that had it by then."""
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
@@ -13,6 +12,7 @@ from harness.report.plots.style import (
     colours,
     legend_below,
     plain_frame,
+    share_axis,
     title_above,
 )
 
@@ -58,10 +58,8 @@ def _draw(summary: Summary, section: Section) -> Figure:
                 linestyle=LINES[number % len(LINES)],
                 linewidth=2,
             )
-    axes.set_ylim(0, 1.02)
+    share_axis(axes)
     axes.set_xlim(left=0)
-    axes.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
-    axes.yaxis.set_major_formatter(FixedFormatter(["0", "25 %", "50 %", "75 %", "100 %"]))
     axes.set_xlabel("time to first token, ms")
     plain_frame(axes)
     title_above(

@@ -8,7 +8,7 @@ from harness.report.tables.table import Entry, Table, figure, label, missing
 
 
 def goals(summary: Summary) -> list[Table]:
-    """The figures that the matrix wants reached, beside what each variant reached."""
+    """None where the matrix wants none."""
     wanted = summary.manifest.goals
     rows = [row for metric, goal in wanted.items() for row in _goal_rows(summary, metric, goal)]
     if not rows:
