@@ -72,9 +72,12 @@ def _nights(written: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     from harness import nightly as nights
+    from harness.publish.site import refuse_unfit
 
     if options.step_summary:
         step_summary()  # better refused now than after hours
+    if options.publish is not None:
+        refuse_unfit(options.publish)
     try:
         outcome = _follow(_night(options), options)
     except HarnessError as error:

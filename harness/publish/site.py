@@ -21,7 +21,7 @@ from harness.analysis.summary import Summary, summarise
 from harness.compare import baselines, history
 from harness.compare.contents import contents
 from harness.compare.night import Night, device_in_words
-from harness.errors import ResultsError
+from harness.errors import ResultsError, UsageError
 from harness.publish import facts as run_facts
 from harness.publish.facts import FACTS_FILE, RunFacts
 from harness.publish.gate import Gate, read_gate
@@ -37,6 +37,8 @@ from harness.store import RunFolder, told, write_whole
 
 _RUN_NAME = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]+")
 """What a run's folder is called. results/ also holds baselines/ and published/."""
+
+_OURS = b"Made by dflashbench"  # in the foot of every page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,7 @@ def publish(site: Path, *, results_dir: Path, reports_dir: Path, again: bool = F
     """`again`: make every page anew whose raw data are still there. A run that cannot be read keeps
     the pages that it has, and is told once all others have theirs.
     """
+    refuse_unfit(site)
     rendered: list[str] = []
     kept: list[str] = []
     listed: list[RunFacts] = []
@@ -94,6 +97,19 @@ def publish(site: Path, *, results_dir: Path, reports_dir: Path, again: bool = F
             "cannot be read; restore or remove: " + "; ".join(unreadable)
         )
     return Published(index=site / "index.html", rendered=tuple(rendered), kept=tuple(kept))
+
+
+def refuse_unfit(site: Path) -> None:
+    """A page that somebody else wrote is not ours to replace."""
+    index = site / "index.html"
+    if site.exists() and not site.is_dir():
+        raise UsageError(f"{site} is a file, and a site is a folder; write another name")
+    with told(index):
+        if index.exists() and _OURS not in index.read_bytes():
+            raise UsageError(
+                f"{index} was not made by `dflashbench publish` and would be replaced; write "
+                "another folder, or move it away"
+            )
 
 
 def _names(results_dir: Path, reports_dir: Path, pages: Path) -> list[str]:

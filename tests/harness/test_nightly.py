@@ -253,12 +253,14 @@ def test_nights_from_the_command_line(
 
 @pytest.mark.usefixtures("_measured_in_no_time")
 def test_what_was_asked_wrongly_is_refused_before_anything_is_measured(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    (tmp_path / "taken").write_text("precious")
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
     assert from_the_command_line(machine, "--threshold", "110%") == 4
     assert from_the_command_line(machine, "--step-summary") == 4
+    assert from_the_command_line(machine, "--publish", str(tmp_path / "taken")) == 4
     assert machine.number == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness import cli
 from harness.compare.history import NIGHT_FILE
-from harness.errors import ResultsError
+from harness.errors import ResultsError, UsageError
 from tests.harness.publish.hostile import NO_ROOM_FOR_NAMES, PAYLOAD, poison
 from tests.harness.publish.sites import Machine
 
@@ -222,6 +222,26 @@ def test_a_run_that_was_torn_after_it_was_published_keeps_its_pages_and_its_row(
         machine.publish()
 
     assert f"runs/{torn.path.name}/index.html" in Page(machine.site / "index.html").addresses()
+
+
+def test_a_page_that_somebody_else_wrote_is_not_replaced(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.site.mkdir()
+    (machine.site / "index.html").write_text("<h1>My holidays</h1>")
+
+    with pytest.raises(UsageError, match="was not made by `dflashbench publish`"):
+        machine.publish()
+
+    assert [path.name for path in machine.site.iterdir()] == ["index.html"]
+    assert (machine.site / "index.html").read_text() == "<h1>My holidays</h1>"
+
+
+def test_a_site_in_a_file_is_refused(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.site.write_text("precious")
+
+    with pytest.raises(UsageError, match="is a file, and a site is a folder"):
+        machine.publish()
 
 
 def test_nothing_to_show_is_a_page_too(tmp_path: Path) -> None:
