@@ -18,12 +18,12 @@ FEW_ROWS = 64  # of more, PyTorch's attention never holds all scores and is no s
 
 
 class Attention(nn.Module):
-    """Queries, keys and values with a norm per head, rotary positions, and the way back."""
+    """Queries, keys and values, their norms per head, rotary positions, and the way back."""
 
     def __init__(
         self, config: TransformerConfig, norm: Callable[[int, float], nn.Module] = RMSNorm
     ) -> None:
-        """norm: makes the norm of a head's queries and of its keys."""
+        """norm: makes the norm of a head's queries and of its keys; a model may have none."""
         super().__init__()
         self.head_dim = config.head_dim
         query_size = config.num_attention_heads * config.head_dim
@@ -40,7 +40,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x: [batch, length, hidden] -> each [batch, its heads, length, head_dim]."""
         queries, keys, values = linear_each(x, (self.q_proj, self.k_proj, self.v_proj))
-        turned = turned_heads(self.heads(queries), self.q_norm, rotation)
+        turned = turned_heads(self._heads(queries), self.q_norm, rotation)
         return turned, *self.turned_keys_and_values(keys, values, rotation)
 
     def keys_and_values(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -50,8 +50,8 @@ class Attention(nn.Module):
     def turned_keys_and_values(
         self, keys: Tensor, values: Tensor, rotation: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        turned = turned_heads(self.heads(keys), self.k_norm, rotation)
-        return turned, self.heads(values).transpose(1, 2)
+        turned = turned_heads(self._heads(keys), self.k_norm, rotation)
+        return turned, self._heads(values).transpose(1, 2)
 
     def attend(
         self,
@@ -80,7 +80,7 @@ class Attention(nn.Module):
             self.k_norm.weight,
         )
 
-    def heads(self, x: Tensor) -> Tensor:
+    def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim))
 
 

@@ -14,14 +14,7 @@ from engines.dflash2.attention import Attention, additive_mask, sees_window
 from engines.dflash2.cache import ContextRings
 from engines.dflash2.config import MAX_BLOCK_SIZE, DrafterConfig
 from engines.dflash2.drafting import Committed, Draft
-from engines.dflash2.layers import (
-    MLP,
-    GroupedDynamicConv,
-    Linear,
-    RMSNorm,
-    Rotary,
-    convolve,
-)
+from engines.dflash2.layers import MLP, GroupedDynamicConv, Linear, RMSNorm, Rotary, convolve
 from engines.dflash2.selector import CandidateSelector
 from engines.dflash2.target import Target
 

@@ -11,20 +11,8 @@ from torch import Tensor, nn
 from engines.dflash2.cache import CacheView, HybridCache, HybridView, new_delta_state
 from engines.dflash2.config import HybridTargetConfig
 from engines.dflash2.deltanet import DeltaState, causal_convolution, run_rows, unit
-from engines.dflash2.layers import (
-    GatedRMSNorm,
-    Linear,
-    OffsetRMSNorm,
-    linear_each,
-    turned_heads,
-)
-from engines.dflash2.target import (
-    AttentionLayer,
-    CausalAttention,
-    Decoder,
-    DecoderLayer,
-    Target,
-)
+from engines.dflash2.layers import GatedRMSNorm, Linear, OffsetRMSNorm, linear_each, turned_heads
+from engines.dflash2.target import AttentionLayer, CausalAttention, Decoder, DecoderLayer, Target
 
 
 class GatedAttention(CausalAttention):
@@ -40,22 +28,15 @@ class GatedAttention(CausalAttention):
         super().__init__(config, OffsetRMSNorm)
         self.q_proj = Linear(config.hidden_size, 2 * config.num_attention_heads * config.head_dim)
 
-    def forward(
-        self,
-        x: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        cache: CacheView | None,
-        layer: int,
-    ) -> Tensor:
+    def projections(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         both, keys, values = linear_each(x, (self.q_proj, self.k_proj, self.v_proj))
         # Per head: its queries, then its gate.
         queries, gate = both.unflatten(-1, (-1, 2 * self.head_dim)).chunk(2, -1)
         queries = turned_heads(queries, self.q_norm, rotation)
-        keys, values = self.turned_keys_and_values(keys, values, rotation)
-        if cache is not None:
-            keys, values = cache.append(layer, keys, values)
-        return self.attend(queries, keys, values, mask, gate=gate.flatten(-2).sigmoid())
+        turned = self.turned_keys_and_values(keys, values, rotation)
+        return queries, *turned, gate.flatten(-2).sigmoid()
 
 
 class GatedDeltaNet(nn.Module):

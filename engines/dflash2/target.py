@@ -15,14 +15,7 @@ from engines.dflash2 import kernels
 from engines.dflash2.attention import FEW_ROWS, Attention, additive_mask, sees_past
 from engines.dflash2.cache import CacheView, KVCache
 from engines.dflash2.config import MAX_BLOCK_SIZE, TargetConfig
-from engines.dflash2.layers import (
-    MLP,
-    Linear,
-    NoNorm,
-    RMSNorm,
-    Rotary,
-    linear,
-)
+from engines.dflash2.layers import MLP, Linear, NoNorm, RMSNorm, Rotary, linear
 
 Norm = Callable[[int, float], nn.Module]  # makes a norm of a size with an epsilon
 
@@ -46,10 +39,16 @@ class CausalAttention(Attention):
         cache: CacheView | None,
         layer: int,
     ) -> Tensor:
-        queries, keys, values = self.queries_keys_values(x, rotation)
+        queries, keys, values, gate = self.projections(x, rotation)
         if cache is not None:
             keys, values = cache.append(layer, keys, values)
-        return self.attend(queries, keys, values, mask)
+        return self.attend(queries, keys, values, mask, gate=gate)
+
+    def projections(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """`queries_keys_values`, and the gate of `attend` where there is one."""
+        return *self.queries_keys_values(x, rotation), None
 
 
 class DecoderLayer(nn.Module):
@@ -207,7 +206,7 @@ class Target(nn.Module):
     def head_weight(self) -> Tensor:
         """[vocabulary, hidden]."""
         if self.config.tie_word_embeddings:
-            return self.model.embed_tokens.weight
+            return self.embedding_weight
         return self.lm_head.weight
 
     @property
