@@ -3,7 +3,7 @@ here.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -26,6 +26,7 @@ from harness.records import (
 from harness.store import RunFolder
 
 R = TypeVar("R", Request, Snapshot, RepetitionEnd)
+N = TypeVar("N", Boot, Session)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ class _Records:
     def view(self, cell: Cell) -> CellView:
         requests = tuple(item for item in self.requests[cell.cell_id] if _measured(item))
         boot_ids = tuple(dict.fromkeys(request.where.boot_id for request in requests))
-        boots = tuple(self.boots[boot_id] for boot_id in boot_ids)
+        boots = self._named(self.boots, boot_ids, "boot")
         session_ids = dict.fromkeys(boot.where.session_id for boot in boots)
         return CellView(
             cell=cell,
@@ -152,13 +153,25 @@ class _Records:
             snapshots=tuple(item for item in self.snapshots[cell.cell_id] if _measured(item)),
             boots=boots,
             ends=tuple(item for item in self.ends[cell.cell_id] if _measured(item)),
-            sessions=tuple(self.sessions[session_id] for session_id in session_ids),
+            sessions=self._named(self.sessions, session_ids, "session"),
             events=self._events(cell, requests),
             unfinished=self._unfinished(cell),
             machine=self._machine(cell),
             models=self.folder.manifest.models,
             device=self.folder.manifest.device,
         )
+
+    def _named(
+        self, there: Mapping[str | None, N], named: Iterable[str | None], what: str
+    ) -> tuple[N, ...]:
+        """A folder that lost a record which others name was cut off after it was measured."""
+        lost = [name for name in named if name not in there]
+        if lost:
+            raise ResultsError(
+                f"{self.folder.path}/{what}s.jsonl holds no {what} {lost[0]!r}, which other records "
+                "of the run name; it was cut off or changed after it was written, restore it"
+            )
+        return tuple(there[name] for name in named)
 
     def _machine(self, cell: Cell) -> tuple[MachineSample, ...]:
         """Of the seconds in which a repetition ran: between them the machine may rest."""
