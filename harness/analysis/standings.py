@@ -29,7 +29,9 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One variant of a ranking; `lead` is the ratio of the one before over it."""
+    """One variant of a ranking: `value` is its headline figure, tokens per second; `lead` is the
+    ratio of the one before over it.
+    """
 
     variant: str
     value: float
@@ -64,7 +66,9 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True)
 class Win:
-    """`winners` are the first and whoever cannot be told from it; `lead` is over the next."""
+    """`winners` are the first and whoever cannot be told from it; `value` is the first's headline
+    figure, tokens per second; `lead` is over the next.
+    """
 
     section: Section
     place: Place
@@ -76,7 +80,7 @@ class Win:
 
 @dataclass(frozen=True, kw_only=True)
 class Decay:
-    """Acceptance length over the comparable part of a sweep."""
+    """Acceptance length, tokens per round, at both ends of the comparable part of a sweep."""
 
     variant: str
     first_level: int
