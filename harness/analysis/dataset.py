@@ -27,6 +27,7 @@ from harness.store import RunFolder
 
 R = TypeVar("R", Request, Snapshot, RepetitionEnd)
 N = TypeVar("N", Boot, Session)
+Name = TypeVar("Name", str, str | None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,15 +162,13 @@ class _Records:
             device=self.folder.manifest.device,
         )
 
-    def _named(
-        self, there: Mapping[str | None, N], named: Iterable[str | None], what: str
-    ) -> tuple[N, ...]:
+    def _named(self, there: Mapping[Name, N], named: Iterable[Name], what: str) -> tuple[N, ...]:
         """A folder that lost a record which others name was cut off after it was measured."""
         lost = [name for name in named if name not in there]
         if lost:
             raise ResultsError(
-                f"{self.folder.path}/{what}s.jsonl holds no {what} {lost[0]!r}, which other records "
-                "of the run name; it was cut off or changed after it was written, restore it"
+                f"{self.folder.path}/{what}s.jsonl holds no {what} {lost[0]!r}, which others of "
+                "the run's records name; it was cut off after it was written, restore it"
             )
         return tuple(there[name] for name in named)
 
