@@ -1,5 +1,6 @@
 """A matrix that fits into a given time. Repetitions are cut first, then boots. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ def within(
         if cut is None:
             raise UsageError(
                 f"--budget of {budget_s:.0f} s: one repetition and {fewer.schedule.boots} boots of "
-                f"{matrix.path} take {took_s:.0f} s; leave out variants, prompts or levels"
+                f"{matrix.path} take {math.ceil(took_s)} s; leave out variants, prompts or levels"
             )
         fewer = cut
     raise UsageError(

@@ -72,6 +72,13 @@ def test_what_never_fits_is_refused_with_what_it_takes() -> None:
         budget(69.0)
 
 
+def test_what_takes_a_little_more_is_not_told_as_if_it_fitted() -> None:
+    # 70 s as above, and a wait of 0.2 s after each of two boots
+    longer = replace(WHOLE, schedule=replace(WHOLE.schedule, cooldown_s=0.2))
+    with pytest.raises(UsageError, match="take 71 s"):
+        budget(70.0, longer)
+
+
 def test_without_a_stored_run_nobody_can_tell() -> None:
     with pytest.raises(UsageError, match="measure it once without a budget"):
         within(WHOLE, 100.0, None)
