@@ -463,7 +463,10 @@ def _advice(error: OSError, path: Path) -> str:
     if error.errno in _NO_ROOM:
         there = next(folder for folder in path.parents if folder.exists())
         free_MB = shutil.disk_usage(there).free / 1e6
-        return f" ({free_MB:.0f} MB free); make room and try again; `dflashbench resume` goes on with a run"
+        return (
+            f" ({free_MB:.0f} MB free); make room and try again; `dflashbench resume` goes on with "
+            "a run"
+        )
     if error.errno in _NOT_ALLOWED:
         return "; choose a folder that you may read and write"
     return ""

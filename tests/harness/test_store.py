@@ -270,7 +270,9 @@ def test_a_full_disk_is_told_with_path_and_free_space(folder: RunFolder) -> None
     with pytest.raises(ResultsError) as caught:
         folder.append(log("one"))
     assert str(caught.value).startswith(f"{folder.path / 'log.jsonl'}: No space left on device (")
-    assert "MB free); make room and try again; `dflashbench resume` goes on with a run" in str(caught.value)
+    assert "MB free); make room and try again; `dflashbench resume` goes on with a run" in str(
+        caught.value
+    )
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -134,7 +134,10 @@ def test_b120_on_a_full_disk_old_files_stay_whole_and_the_messages_name_path_and
         assert message.startswith("3 /")
         assert f"/{name}: " in message
         assert "o space left on device" in message
-        assert "(0 MB free); make room and try again; `dflashbench resume` goes on with a run" in message
+        assert (
+            "(0 MB free); make room and try again; `dflashbench resume` goes on with a run"
+            in message
+        )
     assert "No space left on device, so there is no report; the run is kept" in report
     assert code == "3"
     assert left == ""  # nothing half written, nothing emptied
