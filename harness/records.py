@@ -580,6 +580,31 @@ class LogEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LikelyToken:
+    token_id: int
+    logprob: float  # natural logarithm
+    text: str | None = None  # None: the engine names tokens by their ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescore:
+    """What the reference's engine finds likely where an output leaves the reference's; `where` is
+    that of the output. A token is None where its output ended.
+    """
+
+    where: Where
+    at: str
+    asked_boot_id: str | None  # None: it could not be asked
+    reference_request_id: str
+    reference_text_sha256: str
+    index: int | None  # of the first token that differs
+    token_id: int | None
+    reference_token_id: int | None
+    likeliest: tuple[LikelyToken, ...]  # behind the prompt and what both outputs begin with
+    reason: str | None  # why nothing likely is known
+
+
+@dataclass(frozen=True, kw_only=True)
 class Estimate:
     """A figure with its interval. `reason` says why `value`, or the interval, is None."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from harness.measures import CountersDelta
-from harness.records import Counters, LengthPolicy, Sampling, Variant
+from harness.records import Counters, LengthPolicy, LikelyToken, Sampling, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,51 @@ class Ask:
     max_tokens: int
     sampling: Sampling
     length: LengthPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Post:
+    """JSON for one of an engine's pages."""
+
+    path: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendering:
+    """How an engine writes a chat out as the prompt that its model reads.
+
+    request  what asks for it
+    read     the answer's JSON -> token ids, or the text where the engine tells that; None: neither
+    """
+
+    request: Callable[[Ask], Post]
+    read: Callable[[Any], tuple[int, ...] | str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizing:
+    """How an engine tells the tokens of a text.
+
+    request  (text, whether it is a rendered prompt, whose special tokens are written out)
+    read     the answer's JSON -> token ids; None: it holds none
+    """
+
+    request: Callable[[str, bool], Post]
+    read: Callable[[Any], tuple[int, ...] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How an engine tells which tokens its target finds likely behind some others, undrafted and
+    before anything is drawn.
+
+    request  (model, token ids) -> what asks for it
+    read     the answer's JSON -> the likeliest tokens, best first; None: it holds none
+    """
+
+    request: Callable[[str, tuple[int, ...]], Post]
+    read: Callable[[Any], tuple[LikelyToken, ...] | None]
 
 
 class OutputPiece(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +110,10 @@ class Adapter:
                   be one that was never sent
     read_request  the engine's own figures of one request (`timings`) -> its drafting; None: they
                   say nothing of it. None in place of the function: the engine never says
+    render, tokenize, score
+                  its own words for what a chat becomes, for the tokens of a text (None: it tells
+                  those of its outputs by itself) and for the odds of the next token; None: none
+                  are known
     """
 
     name: str
@@ -82,3 +131,6 @@ class Adapter:
     counts_before_idle: bool = False
     read_request: Callable[[Mapping[str, Any]], CountersDelta | None] | None = None
     uncached: Callable[[str], Mapping[str, Any]] | None = None
+    render: Rendering | None = None
+    tokenize: Tokenizing | None = None
+    score: Scoring | None = None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from harness.adapters import openai, prometheus
+from harness.adapters import next_token, openai, prometheus
 from harness.adapters.base import Ask
 from harness.adapters.pages import json_object
 from harness.errors import ConfigError
@@ -102,4 +102,6 @@ DFLASH2 = replace(
     read_facts=read_facts,
     counts_before_idle=True,
     uncached=lambda name: {},  # it has no prefix cache
+    render=next_token.CHAT_TOKENS,
+    score=next_token.COMPLETION_ODDS,
 )

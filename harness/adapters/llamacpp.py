@@ -14,11 +14,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from harness.adapters import openai, prometheus
+from harness.adapters import next_token, openai, prometheus
+from harness.adapters.base import Ask, Post, Rendering, Scoring, Tokenizing
 from harness.adapters.command_line import options
 from harness.adapters.pages import json_object, json_objects, told
 from harness.measures import CountersDelta
-from harness.records import Variant
+from harness.records import LikelyToken, Variant
 
 # `--spec-draft-n-max` is ignored by these, so k has another name there
 _DEPTH_OPTION = {
@@ -123,6 +124,41 @@ def read_request(timings: Mapping[str, Any]) -> CountersDelta | None:
     return CountersDelta(draft_tokens=drafted, accepted_tokens=accepted)
 
 
+# --- what its target finds likely next ------------------------------------------------------------
+
+
+def _render(ask: Ask) -> Post:
+    """It tells the text of a chat, not its tokens."""
+    chat = next_token.CHAT_TOKENS.request(ask)
+    return replace(chat, path="/apply-template")
+
+
+def _read_rendered(answer: Any) -> str | None:
+    prompt = openai.mapping(answer).get("prompt")
+    return prompt if isinstance(prompt, str) else None
+
+
+def _tokenize(text: str, is_prompt: bool) -> Post:
+    body = {"content": text, "add_special": is_prompt, "parse_special": is_prompt}
+    return Post(path="/tokenize", body=body)
+
+
+def _score(model: str, prompt: tuple[int, ...]) -> Post:
+    asked = next_token.COMPLETION_ODDS.request(model, prompt)
+    return replace(asked, body={**asked.body, "cache_prompt": False})
+
+
+def _read_scored(answer: Any) -> tuple[LikelyToken, ...] | None:
+    """Each with its text, which is empty for a special token, such as the end."""
+    told = openai.first(next_token.logprobs(answer).get("content")) or {}
+    tops = told.get("top_logprobs")
+    return next_token.best_first(
+        LikelyToken(token_id=top["id"], logprob=top["logprob"], text=top["token"])
+        for top in (tops if isinstance(tops, list) else ())
+        if {"id", "logprob", "token"} <= openai.mapping(top).keys()
+    )
+
+
 LLAMACPP = replace(
     openai.OPENAI,
     name="llamacpp",
@@ -141,4 +177,7 @@ LLAMACPP = replace(
     fact_paths=("/health", "/v1/models", "/props", "/slots"),
     read_facts=read_facts,
     uncached=lambda name: {"cache_prompt": False},
+    render=Rendering(request=_render, read=_read_rendered),
+    tokenize=Tokenizing(request=_tokenize, read=next_token.read_tokens),
+    score=Scoring(request=_score, read=_read_scored),
 )

@@ -42,7 +42,7 @@ def request_body(ask: Ask) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "seed": sampling.seed,
-        "chat_template_kwargs": _thinking(sampling.thinking),
+        "chat_template_kwargs": thinking(sampling.thinking),
         "ignore_eos": True if ask.length == "forced" else None,
     }
     return {
@@ -56,26 +56,26 @@ def request_body(ask: Ask) -> dict[str, Any]:
     }
 
 
-def _thinking(wanted: bool | None) -> dict[str, bool] | None:
+def thinking(wanted: bool | None) -> dict[str, bool] | None:
     return None if wanted is None else {"enable_thinking": wanted}
 
 
 def read_event(event: Mapping[str, Any]) -> OutputPiece:
-    choice = _first(event.get("choices"))
-    delta = _mapping((choice or {}).get("delta"))
-    usage = _mapping(event.get("usage"))
-    details = _mapping(usage.get("prompt_tokens_details"))
+    choice = first(event.get("choices"))
+    delta = mapping((choice or {}).get("delta"))
+    usage = mapping(event.get("usage"))
+    details = mapping(usage.get("prompt_tokens_details"))
     return OutputPiece(
         has_choices=choice is not None,
         answer=_text(delta.get("content")) + _text((choice or {}).get("text")),
         reasoning=_text(delta.get("reasoning_content")) or _text(delta.get("reasoning")),
         calls_tool=bool(delta.get("tool_calls")),
-        token_ids=_ids((choice or {}).get("token_ids")),
+        token_ids=ids((choice or {}).get("token_ids")),
         completion_tokens=count(usage.get("completion_tokens")),
         prompt_tokens=count(usage.get("prompt_tokens")),
         cached_tokens=count(details.get("cached_tokens")),
         finish_reason=_text((choice or {}).get("finish_reason")) or None,
-        timings=_mapping(event.get("timings")) or None,
+        timings=mapping(event.get("timings")) or None,
         error=_error(event),
     )
 
@@ -85,16 +85,16 @@ def _error(event: Mapping[str, Any]) -> str | None:
     if error is None:
         is_error = event.get("object") == "error"  # vLLM before 0.11 says it at the top level
         return _text(event.get("message")) or "unnamed error" if is_error else None
-    return _text(_mapping(error).get("message")) or str(error)
+    return _text(mapping(error).get("message")) or str(error)
 
 
-def _first(choices: Any) -> Mapping[str, Any] | None:
+def first(choices: Any) -> Mapping[str, Any] | None:
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         return choices[0]
     return None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -107,7 +107,7 @@ def count(value: Any) -> int | None:
     return value if is_count else None
 
 
-def _ids(value: Any) -> tuple[int, ...] | None:
+def ids(value: Any) -> tuple[int, ...] | None:
     is_ids = isinstance(value, list) and set(map(type, value)) <= {int}
     return tuple(value) if is_ids else None
 
@@ -115,7 +115,7 @@ def _ids(value: Any) -> tuple[int, ...] | None:
 def read_facts(pages: Mapping[str, str], log: str) -> Mapping[str, Any]:
     """Of /v1/models alone: what an unknown server says in /health may change while it runs."""
     del log
-    model = _first(json_object(pages.get("/v1/models")).get("data")) or {}
+    model = first(json_object(pages.get("/v1/models")).get("data")) or {}
     names = ("id", "owned_by", "max_model_len", "root", "meta")
     return {name: model[name] for name in names if model.get(name) is not None}
 

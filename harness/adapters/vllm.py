@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import structs
 
-from harness.adapters import openai, prometheus
+from harness.adapters import next_token, openai, prometheus
 from harness.adapters.base import Ask, OutputPiece
 from harness.adapters.command_line import options
 from harness.adapters.pages import json_object, told
@@ -182,4 +182,6 @@ VLLM = replace(
     fact_paths=("/health", "/v1/models", "/version", "/metrics"),
     read_facts=read_facts,
     uncached=lambda name: {"cache_salt": name},
+    render=next_token.CHAT_TOKENS,
+    score=next_token.COMPLETION_ODDS,
 )
