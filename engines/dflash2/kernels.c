@@ -330,8 +330,11 @@ static void score_all(const float *queries, const float *keys, long stride, long
         long line = 0;
         for (; line + 4 <= lines; line += 4)
             score(4, queries + line * size, columns, scores + line * padded + first, padded, size);
-        for (; line < lines; line++)
-            score(1, queries + line * size, columns, scores + line * padded + first, padded, size);
+        const float *rest = queries + line * size;
+        float *to = scores + line * padded + first;
+        if (lines - line == 3) score(3, rest, columns, to, padded, size);
+        if (lines - line == 2) score(2, rest, columns, to, padded, size);
+        if (lines - line == 1) score(1, rest, columns, to, padded, size);
     }
 }
 
@@ -374,19 +377,38 @@ INLINE void mix_all(int rows, const float *weights, long padded, parts v, long b
     for (; c < size; c += LANES) mix(rows, 1, weights, padded, v, batch, head, c, y, size);
 }
 
+INLINE parts first_of(parts of, long num_keys) {
+    if (of.num_context > num_keys) of.num_context = num_keys;
+    of.num_own = num_keys - of.num_context;
+    return of;
+}
+
+// How many keys there are up to the last one that any row sees, at least one: behind it lie those
+// of longer sequences in the same pass.
+static long num_seen(const float *mask, long stride, long rows, long num_keys) {
+    long seen = 1;
+    for (long r = 0; r < rows; r++)
+        for (long i = num_keys; i > seen; i--)
+            if (mask[r * stride + i - 1] != -INFINITY) seen = i;
+    return seen;
+}
+
 // y: [batch, num_heads, rows, size]; k, v: the same rows of both; mask: added to the scores,
 // [batch, rows, keys] by its strides, or NULL: every row sees all keys, or, if causal, key i is seen
 // by row i and the later ones.
-void attend(heads q, parts k, parts v, const float *mask, long mask_batch, long mask_row,
+void attend(heads q, parts all_k, parts all_v, const float *mask, long mask_batch, long mask_row,
             int causal, heads y, long batch, long num_heads, long num_key_value_heads, long rows,
             long size, int num_threads) {
     long sharing = num_heads / num_key_value_heads, lines = sharing * rows;
-    long num_keys = k.num_context + k.num_own;
-    long padded = (num_keys + 2 * LANES - 2) / LANES * LANES;  // room for scores that are none
+    long most_keys = all_k.num_context + all_k.num_own;
     float factor = 1 / sqrtf(size);
 #pragma omp parallel for num_threads(num_threads) schedule(static)
     for (long task = 0; task < batch * num_key_value_heads; task++) {
         long b = task / num_key_value_heads, h = task % num_key_value_heads, line;
+        const float *own_mask = mask ? mask + b * mask_batch : NULL;
+        long num_keys = mask ? num_seen(own_mask, mask_row, rows, most_keys) : most_keys;
+        parts k = first_of(all_k, num_keys), v = first_of(all_v, num_keys);
+        long padded = (num_keys + 2 * LANES - 2) / LANES * LANES;  // room for scores that are none
         float *queries = malloc(sizeof(float) * lines * (2 * size + padded));
         float *mixed = queries + lines * size, *scores = mixed + lines * size;
         for (line = 0; line < lines; line++) {
@@ -399,13 +421,15 @@ void attend(heads q, parts k, parts v, const float *mask, long mask_batch, long 
                   scores + k.num_context, padded, lines, size);
         for (line = 0; line < lines; line++) {
             long r = line % rows, num_visible = causal ? r + 1 : num_keys;
-            const float *added = mask ? mask + b * mask_batch + r * mask_row : NULL;
+            const float *added = mask ? own_mask + r * mask_row : NULL;
             softmax(scores + line * padded, added, num_visible, padded);
         }
         for (line = 0; line + 4 <= lines; line += 4)
             mix_all(4, scores + line * padded, padded, v, b, h, mixed + line * size, size);
-        for (; line < lines; line++)
-            mix_all(1, scores + line * padded, padded, v, b, h, mixed + line * size, size);
+        const float *rest = scores + line * padded;
+        if (lines - line == 3) mix_all(3, rest, padded, v, b, h, mixed + line * size, size);
+        if (lines - line == 2) mix_all(2, rest, padded, v, b, h, mixed + line * size, size);
+        if (lines - line == 1) mix_all(1, rest, padded, v, b, h, mixed + line * size, size);
         for (line = 0; line < lines; line++)
             memcpy(head_of(y, b, h * sharing + line / rows, line % rows), mixed + line * size,
                    sizeof(float) * size);

@@ -172,6 +172,15 @@ def test_a_row_attends_to_the_same_bits_with_rows_behind_it_and_alone() -> None:
         )
 
 
+def test_a_sequence_is_spared_the_rows_that_only_longer_ones_have() -> None:
+    q, k, v = noise(2, 6, 1, 64), noise(2, 2, 90, 64, seed=2), noise(2, 2, 90, 64, seed=3)
+    k[1, :, 20:] = v[1, :, 20:] = torch.nan  # nobody would forgive a sum over these
+    seen = torch.arange(90) < torch.tensor([[90], [20]])
+    together = attention(q, k, v, additive_mask(seen, torch.float32)[:, None, None])
+    alone = attention(q[1:], k[1:, :, :20], v[1:, :, :20], None)
+    assert torch.equal(together[1:], alone)
+
+
 def test_a_score_that_is_no_number_makes_its_row_none_and_no_other() -> None:
     q, k, v = (noise(1, 1, 3, 16, seed=s) for s in (1, 2, 3))
     q[0, 0, 1, 5] = math.nan
