@@ -55,7 +55,11 @@ class Admission:
                 )
 
     def generation(
-        self, prompt_ids: tuple[int, ...], settings: api.Settings, default_tokens: int | None
+        self,
+        prompt_ids: tuple[int, ...],
+        settings: api.Settings,
+        default_tokens: int | None,
+        num_likeliest: int = 0,
     ) -> GenerationRequest:
         """The checked request; `default_tokens` None: as many as still fit."""
         if not prompt_ids:
@@ -84,6 +88,7 @@ class Admission:
             stop=settings.stop,
             ignore_eos=settings.ignore_eos,
             stop_token_ids=frozenset(settings.stop_token_ids),
+            num_likeliest=num_likeliest,
         )
 
     def _max_tokens(

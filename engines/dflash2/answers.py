@@ -6,7 +6,7 @@ Knows what is written where; knows neither HTTP nor how tokens come to be.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,17 +107,34 @@ def _running_usage(answer: Answer, num_tokens: int) -> dict[str, Any] | None:
     return answer.usage(num_tokens) if answer.delivery.continuous_usage_stats else None
 
 
-def whole_body(
-    answer: Answer, text: str, token_ids: tuple[int, ...], end: Finished
-) -> dict[str, Any]:
+def whole_body(answer: Answer, pieces: Sequence[Piece], end: Finished) -> dict[str, Any]:
+    text = "".join(piece.text for piece in pieces)
+    token_ids = [token_id for piece in pieces for token_id in piece.token_ids]
     message = {"role": "assistant", "content": text}
     content: dict[str, Any] = {"message": message} if answer.chat else {"text": text}
-    choice = {"index": 0, **content, "logprobs": None, "finish_reason": end.finish_reason}
+    choice = {
+        "index": 0,
+        **content,
+        "logprobs": _logprobs(pieces[0]) if pieces[0].likeliest else None,
+        "finish_reason": end.finish_reason,
+    }
     body = answer.envelope(choices=[choice], chunk=False)
     if answer.delivery.return_token_ids:
-        choice["token_ids"] = list(token_ids)
+        choice["token_ids"] = token_ids
         body["prompt_token_ids"] = list(answer.request.prompt_ids)
     return {**body, "usage": answer.usage(len(token_ids)), "timings": end.timings}
+
+
+def _logprobs(piece: Piece) -> dict[str, Any]:
+    """OpenAI's object of a completion, with tokens named as vLLM names them by id."""
+    odds = {f"token_id:{each.token}": each.logprob for each in piece.likeliest}
+    tokens = [f"token_id:{token_id}" for token_id in piece.token_ids]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [odds.get(token) for token in tokens],
+        "top_logprobs": [odds],
+        "text_offset": [0],
+    }
 
 
 def failure_body(failure: Failed) -> dict[str, Any]:

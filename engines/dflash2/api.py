@@ -57,6 +57,7 @@ class CompletionRequest:
     prompt: str | tuple[int, ...]
     settings: Settings
     delivery: Delivery
+    num_likeliest: int  # tokens to tell that the prompt makes likeliest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +83,26 @@ def parse_completion(body: bytes, served_name: str) -> CompletionRequest:
     if "prompt" not in fields:
         raise _missing("prompt", "give a string or a list of token ids")
     return CompletionRequest(
-        prompt=fields["prompt"], settings=_settings(fields), delivery=_delivery(fields)
+        prompt=fields["prompt"],
+        settings=_settings(fields),
+        delivery=_delivery(fields),
+        num_likeliest=_num_likeliest(fields),
     )
+
+
+def _num_likeliest(fields: Mapping[str, Any]) -> int:
+    """They are told of one token, in one piece, and by id: texts of tokens need not differ."""
+    wanted: int = fields.get("logprobs", 0)
+    is_one_token = fields.get("max_tokens") == 1 and not fields.get("stream", False)
+    if wanted and not (is_one_token and fields.get("return_tokens_as_token_ids", False)):
+        raise RefusedError(
+            f"logprobs is {wanted}, and this engine tells them of a single token, by id and not as "
+            "a stream; write max_tokens 1, return_tokens_as_token_ids true and no stream, or leave "
+            "logprobs out",
+            param="logprobs",
+            code="conflicting_fields",
+        )
+    return wanted
 
 
 def parse_chat(body: bytes, served_name: str) -> ChatRequest:

@@ -57,6 +57,7 @@ class Batch:
         min_tokens: int,
         sampling: SamplingParams,
         stop_ids: frozenset[int],
+        num_likeliest: int = 0,
     ) -> Sequence:
         """Take a sequence in; see `new_sequence`. There must be a slot for it."""
         assert self.num_sequences < self.num_slots, "every slot is taken"
@@ -67,6 +68,7 @@ class Batch:
             min_tokens=min_tokens,
             sampling=sampling,
             stop_ids=stop_ids,
+            num_likeliest=num_likeliest,
         )
         self._unread.append(sequence)
         return sequence

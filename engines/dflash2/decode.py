@@ -16,7 +16,15 @@ from torch import Tensor
 
 from engines.dflash2.cache import CacheView, KVCache
 from engines.dflash2.drafting import Committed, Draft, Drafter
-from engines.dflash2.sampling import Accepted, Generators, SamplingParams, accept_each, generators
+from engines.dflash2.sampling import (
+    Accepted,
+    Generators,
+    Likely,
+    SamplingParams,
+    accept_each,
+    generators,
+    likeliest_tokens,
+)
 from engines.dflash2.selector import NonFiniteError
 from engines.dflash2.target import Target, TargetOutput
 
@@ -39,6 +47,7 @@ class Round:
     verify_s: float  # the target's pass and its choices; in the prefill, all that was done
     num_sharing: int  # sequences in the pass
     finish_reason: Literal["stop", "length"] | None  # None: there is more to come
+    likeliest: tuple[Likely, ...] = ()  # in the prefill's round, where they were asked for
 
 
 Outcome = Round | NonFiniteError  # an error: of this sequence, which cannot go on
@@ -56,6 +65,7 @@ class Sequence:
     sampling: SamplingParams
     noise: Generators
     ending: "Ending"
+    num_likeliest: int
     num_read: int = 0  # of the prompt
     started_at_s: float | None = None  # when its first chunk began; None: it waits
     prefill_s: float = 0.0  # spent on its chunks so far
@@ -131,10 +141,12 @@ def new_sequence(
     sampling: SamplingParams,
     stop_ids: frozenset[int],
     min_tokens: int = 0,
+    num_likeliest: int = 0,
 ) -> Sequence:
     """A sequence that ends with a stop token, which is emitted and counted, or after max_tokens.
 
-    Stop tokens among the first min_tokens do not stop. Prompt and answer must fit kv_len.
+    Stop tokens among the first min_tokens do not stop. Prompt and answer must fit kv_len. The
+    first round tells the num_likeliest tokens that the prompt makes likeliest.
     """
     prompt_ids = tuple(prompt_ids)
     check_fit(len(prompt_ids), max_tokens, work.kv_len)
@@ -143,6 +155,7 @@ def new_sequence(
         sampling=sampling,
         noise=generators(sampling.seed, work.target.embedding_weight.device),
         ending=Ending(max_tokens=max_tokens, min_tokens=min_tokens, stop_ids=stop_ids),
+        num_likeliest=num_likeliest,
     )
 
 
@@ -205,11 +218,14 @@ def read_chunk(work: Workspace, sequence: Sequence, slot: int) -> Outcome | None
     sequence.num_read += len(chunk)
 
     following = sequence.prompt_ids[first + 1 : end + 1]
+    likeliest: tuple[Likely, ...] = ()
     if sequence.is_read:
-        (accepted,) = _accept(work, [sequence], [None], output.hidden[:, -1:])
+        logits = work.target.logits(output.hidden[:, -1:])
+        (accepted,) = _accept([sequence], [None], logits)
         if isinstance(accepted, NonFiniteError):
             return accepted
         sequence.anchor = accepted.next_token
+        likeliest = likeliest_tokens(logits[0], sequence.num_likeliest)
         following = (*following, sequence.anchor)
     _tell_drafter(work, output, slots, [following])
     sequence.prefill_s += work.clock() - started_at_s
@@ -226,6 +242,7 @@ def read_chunk(work: Workspace, sequence: Sequence, slot: int) -> Outcome | None
         verify_s=sequence.prefill_s,
         num_sharing=1,
         finish_reason=finish_reason,
+        likeliest=likeliest,
     )
 
 
@@ -247,7 +264,7 @@ def decode_round(
     output = _pass(work, rows, view := work.cache.view(slots))
 
     # 3) Accept: of each, a prefix of the drafts, then one token of the target's own.
-    accepted = _accept(work, sequences, drafts, output.hidden)
+    accepted = _accept(sequences, drafts, work.target.logits(output.hidden))
     decided = [_decided(*each) for each in zip(drafted, accepted, strict=True)]
 
     # 4) Commit: rejected rows never happened; the target's own token is the next anchor.
@@ -296,11 +313,11 @@ def _pass(work: Workspace, rows: list[tuple[int, ...]], view: CacheView) -> Targ
 
 
 def _accept(
-    work: Workspace, sequences: list[Sequence], drafts: list[Draft | None], hidden: Tensor
+    sequences: list[Sequence], drafts: list[Draft | None], logits: Tensor
 ) -> list[Accepted | NonFiniteError]:
     return accept_each(
         drafts,
-        work.target.logits(hidden),
+        logits,
         [each.sampling for each in sequences],
         [each.noise.target for each in sequences],
     )

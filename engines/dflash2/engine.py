@@ -24,7 +24,7 @@ from engines.dflash2.drafter import DFlash2Drafter
 from engines.dflash2.limits import MAX_CONCURRENT_REQUESTS
 from engines.dflash2.metrics import Ledger, prefill_entry, round_entry, timings
 from engines.dflash2.mtp import MTPDrafter
-from engines.dflash2.sampling import SamplingParams
+from engines.dflash2.sampling import Likely, SamplingParams
 from engines.dflash2.selector import NonFiniteError
 from engines.dflash2.tokenizer import StreamDecoder, Tokenizer, load_stop_ids, load_tokenizer
 from engines.dflash2.weights import load_drafter, load_mtp, load_target
@@ -62,6 +62,7 @@ class DecodeLoop(Protocol):
         min_tokens: int,
         sampling: SamplingParams,
         stop_ids: frozenset[int],
+        num_likeliest: int = 0,
     ) -> Started: ...
 
     def remove(self, sequence: Any) -> None: ...
@@ -80,6 +81,7 @@ class GenerationRequest:
     stop: tuple[str, ...]
     ignore_eos: bool
     stop_token_ids: frozenset[int] = frozenset()  # these stop whatever ignore_eos says
+    num_likeliest: int = 0  # tokens to tell that the prompt makes likeliest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,7 @@ class Piece:
     text: str
     token_ids: tuple[int, ...]
     entry: Ledger
+    likeliest: tuple[Likely, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +248,7 @@ class Engine:
             min_tokens=request.min_tokens,
             sampling=request.sampling,
             stop_ids=stop_ids | request.stop_token_ids,
+            num_likeliest=request.num_likeliest,
         )
         answer = Answer(
             request=request,
@@ -309,7 +313,7 @@ class Engine:
             own = _round_entry(round_, num_kept=len(token_ids))
             entry = own.shared_by(round_.num_sharing)
         answer.ledger += own
-        return Piece(text=text, token_ids=token_ids, entry=entry)
+        return Piece(text=text, token_ids=token_ids, entry=entry, likeliest=round_.likeliest)
 
     def _finished(self, answer: Answer, finish_reason: FinishReason) -> Finished:
         assert answer.sequence.started_at_s is not None

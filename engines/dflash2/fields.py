@@ -16,6 +16,7 @@ from typing import Any
 from engines.dflash2.refusals import RefusedError
 
 MAX_STOP_STRINGS = 16
+MAX_LOGPROBS = 20  # vLLM's limit, unless it is told another one
 MAX_SEED = 2**63 - 1
 # No sequence is this long; without a bound, a number of 4,300 digits would reach the arithmetic.
 MAX_COUNT = 2**31 - 1
@@ -161,6 +162,15 @@ def _top_k(name: str, value: Any) -> int:
     if number is None or not -1 <= number <= MAX_COUNT:
         raise _wrong(name, value, "a whole number of at least 1, or 0 or -1 to switch it off")
     return max(number, 0)
+
+
+def _logprobs(name: str, value: Any) -> int:
+    if value is False:
+        return 0
+    number = _whole(value)
+    if number is None or not 1 <= number <= MAX_LOGPROBS:
+        raise _wrong(name, value, f"a whole number from 1 to {MAX_LOGPROBS}, or false for none")
+    return number
 
 
 def _stop(name: str, value: Any) -> tuple[str, ...]:
@@ -438,6 +448,16 @@ _COMMON: Mapping[str, Field] = {
 COMPLETION_FIELDS: Mapping[str, Field] = {
     **_COMMON,
     "prompt": Field(read=_prompt, schema=PROMPT_SCHEMA),
+    "logprobs": Field(
+        read=_logprobs,
+        schema={
+            "anyOf": [
+                {"const": False},
+                {"type": "integer", "minimum": 1, "maximum": MAX_LOGPROBS},
+            ]
+        },
+    ),
+    "return_tokens_as_token_ids": BOOLEAN,
     "best_of": _only(1),
     "suffix": _only(""),
     "prompt_embeds": _only(),

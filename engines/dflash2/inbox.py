@@ -79,12 +79,12 @@ async def whole_response(request: Request, answer: Answer, inbox: Inbox) -> Resp
 
 
 async def _whole(answer: Answer, inbox: Inbox) -> Response:
-    text, token_ids = "", tuple[int, ...]()
+    pieces: list[Piece] = []
     async for item in inbox.read():
         if isinstance(item, Piece):
-            text, token_ids = text + item.text, token_ids + item.token_ids
+            pieces.append(item)
         elif isinstance(item, Finished):
-            return JSONResponse(whole_body(answer, text, token_ids, item))
+            return JSONResponse(whole_body(answer, pieces, item))
         else:
             status = 503 if item.code == "shutting_down" else 500
             return JSONResponse(failure_body(item), status_code=status)

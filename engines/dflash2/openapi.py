@@ -162,12 +162,23 @@ def _answer_schema(kind: str, choice: Json) -> Json:
     )
 
 
-def _choice(content: Json) -> Json:
+ODDS: Json = {"type": "object", "additionalProperties": {"type": "number", "maximum": 0}}
+LOGPROBS = _object(
+    {
+        "tokens": {"type": "array", "items": STRING},
+        "token_logprobs": {"type": "array", "items": {"type": ["number", "null"]}},
+        "top_logprobs": {"type": "array", "items": ODDS},
+        "text_offset": {"type": "array", "items": COUNT},
+    }
+)
+
+
+def _choice(content: Json, logprobs: Json) -> Json:
     return _object(
         {
             "index": {"const": 0},
             **content,
-            "logprobs": {"type": "null"},
+            "logprobs": logprobs,
             "finish_reason": FINISH_REASON,
         },
         optional={"token_ids": TOKEN_IDS},
@@ -194,10 +205,15 @@ SCHEMAS: Json = {
         ),
     },
     "DetokenizeRequest": object_schema(DETOKENIZE_FIELDS, required=("tokens",)),
-    "CompletionAnswer": _answer_schema("text_completion", _choice({"text": STRING})),
+    "CompletionAnswer": _answer_schema(
+        "text_completion", _choice({"text": STRING}, {"anyOf": [LOGPROBS, {"type": "null"}]})
+    ),
     "ChatAnswer": _answer_schema(
         "chat.completion",
-        _choice({"message": _object({"role": {"const": "assistant"}, "content": STRING})}),
+        _choice(
+            {"message": _object({"role": {"const": "assistant"}, "content": STRING})},
+            {"type": "null"},
+        ),
     ),
     "TokenizeAnswer": _object({"tokens": TOKEN_IDS, "count": COUNT, "max_model_len": COUNT}),
     "DetokenizeAnswer": _object({"prompt": STRING}),

@@ -175,6 +175,29 @@ def target_probabilities(logits: Tensor, sampling: SamplingParams) -> Tensor:
     return p
 
 
+@dataclass(frozen=True, kw_only=True)
+class Likely:
+    token: int
+    logprob: float  # natural logarithm
+
+
+def likeliest_tokens(logits: Tensor, num_tokens: int) -> tuple[Likely, ...]:
+    """The target's own odds, before temperature and cuts, best first; of equals the smaller id.
+
+    logits: [1, vocabulary].
+    """
+    if num_tokens == 0:
+        return ()
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    odds = torch.log_softmax(scores, -1)
+    best, ids = top_candidates(odds, min(num_tokens, odds.shape[-1]))
+    return tuple(
+        Likely(token=token, logprob=logprob)
+        for token, logprob in zip(ids[0].tolist(), best[0].tolist(), strict=True)
+        if logprob > -torch.inf  # a token that cannot come is not likely
+    )
+
+
 def draw(p: Tensor, generator: torch.Generator) -> int:
     """One token from [vocabulary]."""
     return int(p.multinomial(1, generator=generator))

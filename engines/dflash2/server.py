@@ -119,7 +119,10 @@ class Server:
         parsed = api.parse_completion(await self._body(request), self.facts.served_name)
         prompt_ids = await run_in_threadpool(self._admission.prompt_ids, parsed.prompt)
         generation = self._admission.generation(
-            prompt_ids, parsed.settings, default_tokens=api.DEFAULT_COMPLETION_TOKENS
+            prompt_ids,
+            parsed.settings,
+            default_tokens=api.DEFAULT_COMPLETION_TOKENS,
+            num_likeliest=parsed.num_likeliest,
         )
         return await self._answer(request, generation, parsed.delivery, chat=False)
 

@@ -16,6 +16,7 @@ from engines.dflash2.sampling import (
     accept_sampled,
     draw,
     generators,
+    likeliest_tokens,
     residual,
     target_probabilities,
 )
@@ -262,3 +263,23 @@ def test_the_likeliest_token_stays_however_small_top_p_is() -> None:
     sampling = SamplingParams(temperature=1.0, top_p=1e-300)  # 0 in float32
     p = target_probabilities(torch.tensor([[1.0, 3.0, 2.0]]), sampling)
     assert p.tolist() == [[0.0, 1.0, 0.0]]
+
+
+# --- what is likely ---
+
+
+def test_likely_tokens_come_best_first_and_of_equals_the_smaller_id() -> None:
+    # probabilities 1/2, 1/4, 1/4, 0: logits of them are their logarithms
+    logits = torch.tensor([[0.25, 0.5, 0.25, 0.0]]).log()
+    found = likeliest_tokens(logits, 4)
+    assert [each.token for each in found] == [1, 0, 2]  # what cannot come is not likely
+    assert [each.logprob for each in found] == pytest.approx([-math.log(2), *[-math.log(4)] * 2])
+    assert [each.token for each in likeliest_tokens(logits, 1)] == [1]
+    assert likeliest_tokens(logits, 0) == ()
+    assert len(likeliest_tokens(torch.zeros(1, 3), 20)) == 3
+
+
+def test_likely_tokens_of_bfloat16_logits_are_told_in_float32() -> None:
+    (best, second) = likeliest_tokens(torch.tensor([[3.0, 1.0]], dtype=torch.bfloat16), 2)
+    assert best.logprob - second.logprob == pytest.approx(2.0, abs=1e-6)
+    assert best.logprob == pytest.approx(-math.log1p(math.exp(-2)), abs=1e-6)
