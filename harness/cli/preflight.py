@@ -20,8 +20,8 @@ def add(subparsers: "Subparsers[Parser]") -> None:
         description="Ask the checks that need no server of every variant: whether its files are "
         "whole and fit each other, the depth, the engine and the memory; whether settings differ "
         "but for the drafter's; who else uses this machine. Then say which checkpoint can run "
-        "which drafter on which engine. Ends with 3 where a variant cannot become what it is named "
-        "by; `run` does not ask by itself.",
+        "which drafter on which engine. Ends with 3 where a variant would be refused; `run` asks "
+        "the same before it starts anything.",
         epilog="Example: dflashbench preflight configs/matrices/study-vllm-fp8.yaml",
     )
     add_matrix(parser)

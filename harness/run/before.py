@@ -20,7 +20,7 @@ from harness.run.processes import PROJECT
 BUSY_SHARE = 0.10
 """Of the CPU time of all cores, taken by others: what one process in ten would."""
 
-_LOOKED_S = 0.5
+_LOOKED_S = 0.2
 
 
 def check(matrix: Matrix, plan: Plan, identities: Mapping[str, Mapping[str, Any]]) -> Preflight:

@@ -37,7 +37,7 @@ from harness.records import (
     Session,
     Where,
 )
-from harness.run import files, machine, runner
+from harness.run import before, files, machine, runner
 from harness.run.boot import PROJECT
 from harness.run.calibrate import calibrate, worst_s
 from harness.run.clock import utc_now
@@ -91,6 +91,7 @@ def begin(
     plan = make_plan(matrix, identities=hashes)
     run_id = new_run_id(results_dir, matrix.name, datetime.now(UTC))
     manifest = replace(_manifest(matrix, path, plan, identities, run_id), budget=budget)
+    before.refuse_unfit(matrix, plan, identities, tell)
     return matrix, RunFolder.create(results_dir, manifest)
 
 
@@ -106,6 +107,7 @@ def run_into(path: Path, run: Path, *, only: str | None, progress: Reporter) -> 
     _refuse_other_device(folder)
     identities = {name: files.identity(m) for name, m in files.models_of(matrix).items()}
     wanted = make_plan(without_control(matrix), identities=files.hashes(identities))
+    before.refuse_unfit(matrix, wanted, identities, progress.note)
     found = amended(folder.manifest.plan, matrix, wanted, folder.measured(), only)
     manifest = _amended_manifest(folder.manifest, matrix, path, found.plan, identities)
     progress.note(_told_amendment(found, folder.manifest.run_id))

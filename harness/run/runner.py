@@ -195,6 +195,9 @@ class _Runner:
             self.folder.append(*sampler.take())
             self._advance(work_of(cell) if (where.repetition or 0) >= 0 else 0.0)
 
+        def noticed(sentence: str) -> None:
+            self._say(where, "noticed", f"{cell.cell_id}: {sentence}")
+
         return Turn(
             cell=cell,
             workload=self._workload_of(cell),
@@ -209,6 +212,7 @@ class _Runner:
             parser=self.parser,
             told=told,
             done=done,
+            noticed=noticed,
             fleet=self.fleet,
         )
 

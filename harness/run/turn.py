@@ -34,6 +34,7 @@ from harness.records import (
     Where,
     Workload,
 )
+from harness.run import first_answers
 from harness.run.boot import RunningEngine
 from harness.run.client import Endpoint, Exchange, Transport
 from harness.run.clock import Anchor, slept_s, slept_since
@@ -57,7 +58,8 @@ flight may outlive it.
 
 @dataclass(kw_only=True)
 class Turn:
-    """`told` hears of every repetition before it begins, `done` when it is on the disk.
+    """`told` hears of every repetition before it begins, `done` when it is on the disk, `noticed`
+    what the first one gives away.
 
     again: what tells its requests from those that one and the same server was sent before.
     """
@@ -75,6 +77,7 @@ class Turn:
     parser: Parser
     told: Callable[[Where, str], None]
     done: Callable[[Where], None]
+    noticed: Callable[[str], None]
     fleet: Fleet | None = None  # shares the requests of cells that name `clients`
 
     def __post_init__(self) -> None:
@@ -88,6 +91,7 @@ class Turn:
         )
         self._patience = Patience.for_concurrency(self.cell.concurrency)
         self._ghosts = Ghosts()
+        self._is_judged = False
 
     async def run(self) -> None:
         try:
@@ -121,7 +125,15 @@ class Turn:
         self.done(where)
         await self._refuse_dead_engine(parsed)
         self._refuse_hung_engine()
+        self._tell_first_answers(parsed)
         return parsed
+
+    def _tell_first_answers(self, parsed: ParsedRepetition) -> None:
+        """Of the first repetition that was counted: a warm-up is not."""
+        if parsed.snapshots and not self._is_judged:
+            self._is_judged = True
+            for sentence in first_answers.told(self.cell, self.engine.boot, parsed):
+                self.noticed(sentence)
 
     # --- measuring --------------------------------------------------------------------------------
 

@@ -9,14 +9,12 @@ from harness.records import Calibration, Lateness
 from harness.run import commands
 from harness.run.progress import PlainLines
 from harness.store import RunFolder
+from tests.harness import model_files
 
 PROMPTS = {
     "two": [("p1", "prose", "Tell me of the sea."), ("p2", "code", "Write a loop in C, please.")],
     "two_warmup": [("w1", "prose", "Say something else.")],
 }
-
-NO_TENSORS = (2).to_bytes(8, "little") + b"{}"
-"""A safetensors file that is whole and holds nothing."""
 
 MATRIX = """
 name: tiny
@@ -62,9 +60,7 @@ class Project:
         self.results = path / "results"
         (path / "pyproject.toml").write_text("")
         for name in ("model", "drafter"):
-            (path / name).mkdir()
-            (path / name / "config.json").write_text("{}")
-            (path / name / "model.safetensors").write_bytes(NO_TENSORS)
+            model_files.nothing(path / name)
         (path / "prompts").mkdir()
         for name, rows in PROMPTS.items():
             lines = [

@@ -37,6 +37,14 @@ def folder(path: Path, config: Mapping[str, Any], head: Tensors = HEAD) -> Path:
     return path
 
 
+def nothing(path: Path) -> Path:
+    """A model that is whole and holds nothing, for engines that read none."""
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+    safetensors(path / "model.safetensors", {})
+    return path
+
+
 def in_hub_cache(
     cache: Path,
     name: str,

@@ -21,6 +21,7 @@ from harness.run import commands
 from harness.scripted_server import DONE, Received, Respond, Script, chunk, page, serving, usage
 from harness.store import RunFolder
 from tests.e2e.conftest import known_calibration
+from tests.harness import model_files
 
 Sends: TypeAlias = Sequence[tuple[float, bytes]]
 Answer: TypeAlias = Script | Sends | Callable[[int], Script | Sends]
@@ -196,8 +197,9 @@ def _command_line(path: Path, matrix: Path) -> tuple[int, str, str]:
 
 def _write_project(path: Path, answers: Mapping[str, Answer], kinds: Mapping[str, str]) -> None:
     (path / "pyproject.toml").write_text("", encoding="utf-8")
-    for folder in ("prompts", "model", "drafter"):
-        (path / folder).mkdir()
+    (path / "prompts").mkdir()
+    for name in ("model", "drafter"):
+        model_files.nothing(path / name)
     lines = [
         json.dumps(
             {

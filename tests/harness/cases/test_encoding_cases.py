@@ -13,6 +13,7 @@ from harness.prompts import load_prompt_set
 from harness.records import Manifest
 from harness.scripted_server import DONE, Received, Script, page, serving, usage
 from harness.store import RunFolder
+from tests.harness import model_files
 from tests.harness.cases.end_to_end import FIN, READY, ROLE, C
 
 CHECKOUT = Path(__file__).parents[3]
@@ -98,8 +99,8 @@ def run_under(path: Path, environment: dict[str, str]) -> Ran:
     path.mkdir()
     (path / "pyproject.toml").write_text("", encoding="utf-8")
     (path / "driver.py").write_text(WITHOUT_CALIBRATION, encoding="utf-8")
-    for name in ("prompts", "model-kaese"):
-        (path / name).mkdir()
+    (path / "prompts").mkdir()
+    model_files.nothing(path / "model-kaese")
     (path / "prompts" / "odd.jsonl").write_bytes((line(PROMPT) + "\n").encode())
     with serving(respond) as server:
         (path / "odd.yaml").write_text(MATRIX % server.url, encoding="utf-8")

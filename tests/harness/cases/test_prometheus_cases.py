@@ -24,6 +24,7 @@ from harness.scripted_server import DONE, Received, Script, event, page, serving
 from .end_to_end import FIN, Answer, C, Outcome, Sends, measure
 
 DRAFTED = "{name: drafted, engine: scripted, target: model, drafter: {method: mtp, k: 7}}"
+DRAFTED_BY_LLAMACPP = DRAFTED.replace("mtp", "draft-mtp")
 WHERE = Where(run_id="r", session_id="s1")
 
 
@@ -463,7 +464,7 @@ def on_llamacpp(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
             "B71": server.answer("B71", 512),
             "B75": server.answer("B75", 5, {"draft_n": 7, "draft_n_accepted": 3}),
         },
-        variants=[DRAFTED],
+        variants=[DRAFTED_BY_LLAMACPP],
         workloads=[
             "{kind: generate, prompts: cases, repetitions: 1, max_tokens: 4096}",
             "{kind: concurrency, prompts: cases, levels: [1], repetitions: 1, max_tokens: 4096}",

@@ -15,6 +15,7 @@ from harness.adapters.base import Ask
 from harness.config import load_matrix
 from harness.plan import make_plan
 from harness.report import format as fmt
+from tests.harness import model_files
 
 ASKED = '{"id": "%s", "kind": "code", "source": "ours", "licence": "CC0-1.0", "messages": %s}\n'
 
@@ -35,8 +36,9 @@ sampling: {temperature: 0}
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pyproject.toml").write_text("", encoding="utf-8")
-    for name in ("model", "drafter", "prompts"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "prompts").mkdir()
+    for name in ("model", "drafter"):
+        model_files.nothing(tmp_path / name)
     lines = [
         ASKED % (f"p{n}", json.dumps([{"role": "user", "content": f"ask {n}"}])) for n in (1, 2)
     ]

@@ -19,6 +19,7 @@ ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'dflashbenc
 from ray.cluster_utils import Cluster  # noqa: E402  (after the skip)
 
 from harness.cluster import head  # noqa: E402
+from tests.harness import model_files  # noqa: E402
 
 MATRIX = """
 name: tiny
@@ -49,8 +50,7 @@ class Project:
         self.results = path / "results"
         (path / "pyproject.toml").write_text("")
         for name in ("model", "drafter"):
-            (path / name).mkdir()
-            (path / name / "config.json").write_text("{}")
+            model_files.nothing(path / name)
         (path / "prompts").mkdir()
         rows = [
             {
