@@ -39,7 +39,7 @@ def control(view: CellView) -> Finding:
         change
         for each in view.controls
         for session_id in _sessions(each)
-        if (change := _first_to_last(each, session_id)) is not None
+        if (change := change_within(each, session_id)) is not None
     ]
     if not changes or max(map(abs, changes)) <= CONTROL_LIMIT:
         return OK
@@ -81,8 +81,10 @@ def change_of_session(view: CellView, session_id: str) -> float | None:
     return max(changes, key=abs, default=None)
 
 
-def _first_to_last(control: CellView, session_id: str) -> float | None:
-    """None for a session with one boot of it."""
+def change_within(control: CellView, session_id: str) -> float | None:
+    """How much longer a control took in its last boot of a session than in its first; None for a
+    session with one boot of it.
+    """
     boot_ids = [b.where.boot_id for b in control.boots if b.where.session_id == session_id]
     if len(boot_ids) < 2:
         return None

@@ -13,6 +13,7 @@ NOT_AVAILABLE = "n/a"
 INVALID_MARK = "✗"
 WARNING_MARK = "⚠"
 OTHER_WEIGHTS_MARK = "†"
+OTHER_SESSION_MARK = "‡"
 
 # an underscore inside a word is no emphasis, so file and metric names stay readable
 _PIPE = "\\|"  # ends no table cell, not even within code

@@ -1,5 +1,6 @@
 """RESULTS.md: the template filled. Whatever comes from a name or a message is escaped here."""
 
+import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,38 +13,48 @@ from harness.analysis.summary import Section, Summary
 from harness.checks import CHECKS
 from harness.report import format as fmt
 from harness.report import sentences, tables
-from harness.report.markdown import markdown_table, quoted
+from harness.report.in_short import in_short
+from harness.report.markdown import Links, markdown_table, quoted
 from harness.report.plots import Picture
 from harness.report.provenance import commits, environment, sources
 from harness.report.tables import Table
+from harness.report.tables.steadiness import moved
 from harness.report.tables.variants import setup
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One section of the run: its sentences, pictures and tables under one heading. `further` are
-    tables for those who ask more.
+    """One section of the run: its sentences, pictures and tables under one heading. `orders` say
+    who stands where; `further` is for those who ask more.
     """
 
     title: str
     statements: Sequence[str]
     pictures: Sequence[Picture]
     tables: Sequence[Table]
-    further: Sequence[Table] = ()
+    orders: Sequence[Table]
+    further: Sequence[Table]
+    further_pictures: Sequence[Picture]
 
 
-SINGLE = ("single_stream", "drafters_by_kind", "rankings", "ratios_by_place", "depth")
-SINGLE_FURTHER = (
+SHOWN = ("single_stream", "drafters_by_kind", "concurrency", "prefill")
+ORDERS = ("rankings", "ratios", "ratios_by_place")
+FURTHER = (
     "speedup_by_kind",
-    "ratios",
     "rates",
     "waiting",
     "acceptance_by_position",
     "lengths_elsewhere",
     "outputs",
+    "decays",
+    "further_concurrency",
+    "further_prefill",
 )
-LOAD = ("concurrency", "decays", "rankings", "ratios_by_place")
-PREFILL = ("prefill", "ratios_by_place")
+"""Tables of one section, by where in it they stand."""
+
+FURTHER_PLOTS = ("acceptance_by_position",)
+PLACED = ("drift", "forest")
+"""Plots that stand elsewhere than in the section that they are of."""
 
 HEADINGS: Mapping[str, str] = {
     "generate": "Single stream, by kind of prompt",
@@ -51,15 +62,30 @@ HEADINGS: Mapping[str, str] = {
     "concurrency": "Concurrency",
     "prefill": "Prefill",
 }
+"""Workload -> heading, in the order of the published study."""
+
+_CONTENTS = "<contents>"  # no name can be that: every `<` of one is escaped
 
 
 def results_page(summary: Summary, pictures: Sequence[Picture]) -> str:
     """Every figure links to its cell in CELLS.md."""
-    text = _template(links=True).render(content(summary, pictures))
-    return re.sub(r"\n{3,}", "\n\n", text)
+    links = Links([view.cell.cell_id for view in summary.data.views])
+    text = _template(links).render(content(summary, pictures), contents=_CONTENTS)
+    text = text.replace(_CONTENTS, _contents(re.findall("^## (.*)$", text, re.MULTILINE)), 1)
+    return re.sub(r"\n{3,}", "\n\n", f"{text}\n{links.addresses}\n")
 
 
-def _template(*, links: bool) -> jinja2.Template:
+def _contents(headings: Sequence[str]) -> str:
+    return " · ".join(f"[{heading}](#{_anchor(heading)})" for heading in headings)
+
+
+def _anchor(heading: str) -> str:
+    """As GitHub makes it: small letters and digits of what is read, a dash for each space."""
+    read = html.unescape(heading.replace("\\", ""))
+    return re.sub(r"[^\w\- ]", "", read.lower()).replace(" ", "-")
+
+
+def _template(links: Links) -> jinja2.Template:
     shelf = jinja2.Environment(
         loader=jinja2.PackageLoader("harness.report"),
         undefined=jinja2.StrictUndefined,
@@ -72,7 +98,7 @@ def _template(*, links: bool) -> jinja2.Template:
         text=fmt.escape,
         prose=fmt.prose,
         code=fmt.code,
-        table=lambda table: markdown_table(table, links=links),
+        table=lambda table: markdown_table(table, links),
         quoted=quoted,
     )
     return shelf.get_template("RESULTS.md.j2")
@@ -88,12 +114,15 @@ def content(summary: Summary, pictures: Sequence[Picture]) -> Mapping[str, Any]:
         "purpose": summary.manifest.purpose,
         "level": summary.level,
         "headline": sentences.headline(summary),
+        "in_short": list(in_short(summary)),
         "method": list(sentences.method(summary)),
         "one_at_a_time": list(sentences.one_at_a_time(summary)),
         "definitions": _definitions(),
         "tables": made,
-        "parts": [_part(summary, section, made, pictures) for section in summary.sections],
-        "rest": [picture for picture in pictures if picture.section is None],
+        "parts": [_part(summary, section, made, pictures) for section in _in_order(summary)],
+        "overviews": [picture for picture in pictures if picture.plot == "forest"],
+        "drifts": [picture for picture in pictures if picture.plot == "drift"],
+        "moved": list(moved(summary)),
         "num_checks": len(CHECKS),
         "cells": fmt.counted(len(summary.data.views), "cell"),
         "setup": setup(summary),
@@ -105,6 +134,11 @@ def content(summary: Summary, pictures: Sequence[Picture]) -> Mapping[str, Any]:
     }
 
 
+def _in_order(summary: Summary) -> Sequence[Section]:
+    order = list(HEADINGS)
+    return sorted(summary.sections, key=lambda section: order.index(section.workload))
+
+
 def _part(
     summary: Summary,
     section: Section,
@@ -114,13 +148,15 @@ def _part(
     def of(names: Sequence[str]) -> list[Table]:
         return [table for name in names for table in made[name] if table.section == section.word]
 
-    shown = PREFILL if section.workload == "prefill" else SINGLE if section.is_single else LOAD
+    own = [each for each in pictures if each.section == section.word and each.plot not in PLACED]
     return Part(
         title=_heading(section),
         statements=list(sentences.statements(summary, section)),
-        pictures=[picture for picture in pictures if picture.section == section.word],
-        tables=of(shown),
-        further=of(SINGLE_FURTHER) if section.is_single else (),
+        pictures=[picture for picture in own if picture.plot not in FURTHER_PLOTS],
+        tables=of(SHOWN),
+        orders=of(ORDERS),
+        further=of(FURTHER),
+        further_pictures=[picture for picture in own if picture.plot in FURTHER_PLOTS],
     )
 
 

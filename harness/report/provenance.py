@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from harness.analysis.summary import Summary
+from harness.report.tables.sessions import told_machine
 
 SHOWN = 3  # sources of one prompt set
 
@@ -12,11 +13,7 @@ def environment(summary: Summary) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     for session in summary.data.sessions:
         machine = session.machine
-        memory = "unknown memory"
-        if machine.memory_bytes is not None:
-            memory = f"{machine.memory_bytes / 2**30:.0f} GiB"
-        devices = f", {', '.join(machine.accelerators)}" if machine.accelerators else ""
-        facts.append(("machine", f"{machine.cpu}, {machine.num_cpus} CPUs, {memory}{devices}"))
+        facts.append(("machine", told_machine(machine)))
         packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
         facts.append(("system", f"{machine.system}, Python {machine.python}, {packages}"))
         facts.append(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.analysis import standings
 from harness.analysis.comparisons import Crossing
-from harness.analysis.standings import Flip, Place
+from harness.analysis.standings import Decay, Flip, Place
 from harness.analysis.summary import ALL, Section, Summary, VisibleEffect
 from harness.cell_view import CellView
 from harness.records import Estimate
@@ -126,16 +126,34 @@ def _under_load(summary: Summary, section: Section) -> Iterator[str]:
     """For the headline: where each drafted variant stands against its reference, if known."""
     for crossing in over_references(summary, section):
         if crossing.bracket.last_ahead is not None or crossing.bracket.first_behind is not None:
-            yield _crossover(section, crossing)
+            yield f"Served {SHAPES[section.load]}, {_crossover(crossing)}"
 
 
 def statements(summary: Summary, section: Section) -> Iterator[str]:
     """What a section's figures say in words, above its tables."""
     if section.workload == "concurrency":
         yield from crossovers(summary, section)
+    elif section.workload != "prefill":
+        yield from over_the_next(summary, section)
     yield from saturation(summary, section)
     yield from decay(summary, section)
     yield from order(summary, section)
+
+
+def over_the_next(summary: Summary, section: Section) -> Iterator[str]:
+    """The fastest drafter over the second: no speed-up tells of two drafters."""
+    ranks = standings.ranking(summary, section, standings.Place(kind=ALL, concurrency=1)).ranks
+    drafted = {view.cell.variant: view for view in section.drafted}
+    rivals = [rank.variant for rank in ranks if rank.variant in drafted]
+    if len(rivals) < 2:
+        return
+    own, other = rivals[:2]
+    ratio = standings.ratio(summary, drafted[own], drafted[other])
+    if ratio.value is not None:
+        yield (
+            f"{own} decodes {fmt.times(ratio.value)} as fast as {other}, the next drafter"
+            f"{_certainty(ratio)}."
+        )
 
 
 def crossovers(summary: Summary, section: Section) -> Iterator[str]:
@@ -143,7 +161,7 @@ def crossovers(summary: Summary, section: Section) -> Iterator[str]:
     named = over_references(summary, section)
     for crossing in summary.crossings.get(section.word, ()):
         if crossing in named or crossing.bracket.found:
-            yield _crossover(section, crossing)
+            yield _crossover(crossing)
 
 
 def over_references(summary: Summary, section: Section) -> list[Crossing]:
@@ -160,9 +178,9 @@ def over_references(summary: Summary, section: Section) -> list[Crossing]:
     ]
 
 
-def _crossover(section: Section, crossing: Crossing) -> str:
+def _crossover(crossing: Crossing) -> str:
     low, high = crossing.bracket.last_ahead, crossing.bracket.first_behind
-    begin = f"Served {SHAPES[section.load]}, {crossing.leader}"
+    begin = crossing.leader
     if low is not None and high is not None:
         said = (
             f"{begin} is clearly ahead of {crossing.other} up to c = {low} and clearly behind from "
@@ -212,19 +230,18 @@ def method(summary: Summary) -> Iterator[str]:
     yield (
         f"Each block is one boot of a variant's engine with all its cells; the order was {order}."
     )
-    yield _purpose(summary)
     yield _sampling(summary)
     if summary.manifest.held_constant:
         held = ", ".join(f"{key} {value}" for key, value in summary.manifest.held_constant.items())
         yield f"Held constant for every variant: {held}."
     if summary.manifest.budget is not None:
         yield from (f"Cut by the budget: {cut}" for cut in summary.manifest.budget.cuts)
-    for effect in summary.visible_effects:
-        yield _visible(effect)
+    yield from _visible(summary)
     yield _counters(summary)
 
 
-def _purpose(summary: Summary) -> str:
+def purpose(summary: Summary) -> str:
+    """What the run is for."""
     if summary.manifest.purpose == "smoke":
         return "This is a smoke run: it shows that the pieces work together and measures nothing."
     return "This is a measurement: its figures may be quoted with their intervals and caveats."
@@ -237,7 +254,7 @@ def _workload(section: Section) -> str:
     return (
         f"{section.word}: {fmt.counted(num_prompts, 'prompt')} of set {section.prompt_set}, "
         f"{SHAPES[section.load]}{levels}, {_repetitions(section)} per boot, "
-        f"assignment {cell.assignment}, at most {section.max_tokens} tokens, length "
+        f"assignment {cell.assignment}, at most {fmt.counted(section.max_tokens, 'token')}, length "
         f"{cell.length}{_caches(section)}; protocol {section.protocol_id}."
     )
 
@@ -270,11 +287,20 @@ def _sampling(summary: Summary) -> str:
     return f"Sampling: {', '.join(said)}."
 
 
-def _visible(effect: VisibleEffect) -> str:
+def _visible(summary: Summary) -> Iterator[str]:
+    effects = summary.visible_effects
+    if effects:
+        told = "; ".join(_effect(effect) for effect in effects)
+        boots = fmt.listed(list(dict.fromkeys(str(effect.boots) for effect in effects)))
+        yield (
+            f"The smallest difference that can be told from none, with {boots} boots a side and "
+            f"the spread between boots seen here: {told}."
+        )
+
+
+def _effect(effect: VisibleEffect) -> str:
     return (
-        f"{effect.word}: with {effect.boots} boots a side and the spread seen here "
-        f"({fmt.percent(effect.spread)} between boots), a difference below "
-        f"{fmt.percent(effect.effect)} cannot be told from none."
+        f"{effect.word} {fmt.percent(effect.effect)} (boots spread by {fmt.percent(effect.spread)})"
     )
 
 
@@ -325,13 +351,23 @@ def decay(summary: Summary, section: Section) -> Iterator[str]:
     """Acceptance over the comparable part of a sweep; a change below a hundredth is none."""
     if section.load != "wave" and section.load != "closed":
         return
-    for each in standings.decays(summary, section):
-        growth = f"{each.last_level / each.first_level:g}x"
-        told = "is the same" if abs(each.change) < 0.01 else f"changes by {fmt.change(each.change)}"
-        yield (
-            f"The acceptance length of {each.variant} {told} from c = {each.first_level} to "
-            f"c = {each.last_level} ({each.first:.3f} to {each.last:.3f}, over a {growth} batch)."
-        )
+    found = list(standings.decays(summary, section))
+    kept = [each for each in found if abs(each.change) < 0.01]
+    for ends in dict.fromkeys((each.first_level, each.last_level) for each in kept):
+        alike = [each for each in kept if (each.first_level, each.last_level) == ends]
+        named = fmt.listed([f"{each.variant} ({each.last:.3f})" for each in alike])
+        yield f"The acceptance length is the same {_over(alike[0])} for {named}."
+    for each in found:
+        if each not in kept:
+            yield (
+                f"The acceptance length of {each.variant} changes by {fmt.change(each.change)} "
+                f"{_over(each)}: {each.first:.3f} to {each.last:.3f}."
+            )
+
+
+def _over(decay: Decay) -> str:
+    growth = f"{decay.last_level / decay.first_level:g}x"
+    return f"from c = {decay.first_level} to c = {decay.last_level} (a {growth} batch)"
 
 
 def order(summary: Summary, section: Section) -> Iterator[str]:

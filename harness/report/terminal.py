@@ -29,7 +29,8 @@ def print_table(table: Table, console: Console) -> None:
     title = f"{table.section}: {table.title}" if table.section else table.title
     console.print(Text(title, style="bold"))
     console.print(_rich_table(table))
-    for note in (*_reasons(table), *table.notes):
+    warned = [each.sentence for each in table.warnings]
+    for note in (*_reasons(table), *table.notes, *warned):
         console.print(Text(note, style="dim"))
 
 

@@ -221,7 +221,7 @@ def test_a_report_is_numbers_page_and_pictures(run: Summary, built: Path) -> Non
     summary = json.loads((built.parent / "summary.json").read_text(encoding="utf-8"))
 
     assert built.parent.name == run.manifest.run_id
-    assert len(linked) == len(plots.pictures(run)) == 10
+    assert len(linked) == len(plots.pictures(run)) == 11
     assert all((built.parent / path).stat().st_size > 10_000 for path in linked)
     assert all((built.parent / path).with_suffix(".svg").exists() for path in linked)
     assert summary["verdict"] == "ok"
@@ -313,10 +313,10 @@ def test_plain_decoding_is_grey_and_each_drafter_has_a_colour_of_its_own(
     asked = synthetic.matrix(levels=(), drafters=("A", "B"), boots=2)
     behaviours = {"A": synthetic.DFLASH2, "B": synthetic.DFLASH2}
 
-    shades = style.colours(summarise(synthetic.write_run(tmp_path, asked, behaviours=behaviours)))
+    looks = style.looks(summarise(synthetic.write_run(tmp_path, asked, behaviours=behaviours)))
 
-    assert shades["plain"] == style.PLAIN_COLOURS[0]
-    assert len(set(shades.values())) == 3
+    assert looks["plain"].colour == style.PLAIN_COLOURS[0]
+    assert len({look.colour for look in looks.values()}) == 3
 
 
 def test_an_engine_that_serves_one_at_a_time_is_named(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_goals_stand_beside_what_each_variant_reached(tmp_path: Path) -> None:
 
     behaviours = {"DFlash2": replace(synthetic.DFLASH2, acceptance={"A": 0.7})}
     summary = summarise(synthetic.write_run(tmp_path, asked, behaviours=behaviours, edit=edit))
-    (table,) = tables.TABLES["goals"](summary)
+    (table,) = tables.TABLES["goals_by_cell"](summary)
     rows = [tuple(entry.text for entry in row) for row in table.rows]
 
     assert (
@@ -385,7 +385,8 @@ def test_goals_stand_beside_what_each_variant_reached(tmp_path: Path) -> None:
     ) in rows
     of_times = [row for row in rows if row[:4] == ("ttft_p50", "0.05000", "plain", "generate")]
     assert [row[-2:] for row in of_times] == [("200.0 %", "not reached")]
-    (unknown,) = [row for row in table.rows if row[0].text == "no_such_figure"]
+    (short,) = tables.TABLES["goals"](summary)
+    (unknown,) = [row for row in short.rows if row[0].text == "no_such_figure"]
     assert unknown[-1].reason == "no figure of this name; docs/figures.md has them all"
     page = write_report(summary, tmp_path / "reports").read_text(encoding="utf-8")
     assert "## Goals" in page

@@ -44,7 +44,9 @@ def test_every_link_of_the_page_leads_to_a_heading_of_the_cells_page(
     run: Summary, tmp_path: Path
 ) -> None:
     page = write_report(run, tmp_path)
-    links = set(re.findall(r"\(CELLS\.md#([^)]*)\)", page.read_text(encoding="utf-8")))
+    text = page.read_text(encoding="utf-8")
+    addresses = dict(re.findall(r"^\[(\d+)\]: CELLS\.md#(.*)$", text, re.MULTILINE))
+    links = {addresses[number] for number in re.findall(r"\]\[(\d+)\]", text)}
     cells = (page.parent / "CELLS.md").read_text(encoding="utf-8")
 
     assert links == {view.cell.cell_id for view in run.data.views}
@@ -133,7 +135,7 @@ def test_rows_with_other_weights_are_marked_and_their_target_is_named(tmp_path: 
     marks = {row[0].text: row[0].mark for row in table.rows}
 
     assert marks == {"plain": "", "DFlash2": "", "4-bit": fmt.OTHER_WEIGHTS_MARK}
-    assert "4-bit: demo-4bit" in table.notes[0]
+    assert "(demo-dense): demo-4bit (4-bit)." in table.notes[0]
     rules = {caveat.rule for caveat in caveats.caveats(summary)}
     assert "no_reference" in rules
 

@@ -15,6 +15,7 @@ from harness.report.plots.drift import drift
 from harness.report.plots.forest import forest
 from harness.report.plots.picture import Picture, save
 from harness.report.plots.prefill_by_length import prefill_by_length
+from harness.report.plots.speedup_by_concurrency import speedup_by_concurrency
 from harness.report.plots.throughput_by_concurrency import throughput_by_concurrency
 from harness.report.plots.tokens_per_round import tokens_per_round
 from harness.report.plots.ttft import ttft
@@ -26,6 +27,7 @@ PLOTS: Mapping[str, Callable[[Summary], list[Picture]]] = {
     "tokens_per_round": tokens_per_round,
     "acceptance_by_position": acceptance_by_position,
     "throughput_by_concurrency": throughput_by_concurrency,
+    "speedup_by_concurrency": speedup_by_concurrency,
     "acceptance_by_concurrency": acceptance_by_concurrency,
     "ttft": ttft,
     "prefill_by_length": prefill_by_length,

@@ -4,17 +4,19 @@ from matplotlib.figure import Figure
 
 from harness.analysis.summary import ALL, Section, Summary
 from harness.report import format as fmt
+from harness.report import sentences
+from harness.report.plots import captions
+from harness.report.plots.curves import curve
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
     HOLLOW,
     IN_FLIGHT,
     WIDTH_IN,
-    colours,
     doubling_axis,
     estimate_of,
     is_comparable,
-    legend_below,
-    markers,
+    legend_of_curves,
+    looks,
     plain_frame,
     title_above,
 )
@@ -30,6 +32,9 @@ def acceptance_by_concurrency(summary: Summary) -> list[Picture]:
             section=section.word,
             name=f"{fmt.slug(section.word)}_acceptance_by_c",
             alt="Acceptance length of each drafter over the number of requests in flight",
+            caption="1 + accepted / drafts over all requests of a level; "
+            f"{captions.counted_by(summary, section.drafted, METRIC, 'rounds a point')}; a sum, so "
+            "without an interval. 1 is a drafter that never helps.",
             notes=_notes(summary, section),
             draw=lambda section=section: _draw(summary, section),  # type: ignore[misc]
         )
@@ -52,32 +57,17 @@ def _notes(summary: Summary, section: Section) -> tuple[str, ...]:
 def _draw(summary: Summary, section: Section) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.8), layout="constrained")
     axes = figure.subplots()
-    shades, signs = colours(summary), markers(summary)
+    shown = looks(summary)
     names = list(dict.fromkeys(view.cell.variant for view in section.drafted))
     for name in names:
-        known = [
-            (view, value)
-            for view in section.of_variant(name)
-            if (value := estimate_of(summary, view, METRIC, ALL).value) is not None
-        ]
-        levels = [view.cell.concurrency for view, _ in known]
-        axes.plot(levels, [value for _, value in known], color=shades[name], linewidth=2)
-        for view, value in known:
-            axes.plot(
-                view.cell.concurrency,
-                value,
-                marker=signs[name],
-                markersize=7,
-                markeredgecolor=shades[name],
-                markerfacecolor=shades[name] if is_comparable(summary, view) else "white",
-            )
+        curve(axes, summary, section, name, METRIC, shown[name])
     doubling_axis(axes, section.levels, IN_FLIGHT)
     axes.set_ylim(1, max(axes.get_ylim()[1] * 1.05, 2))
     plain_frame(axes)
     title_above(
         axes,
         "Acceptance length over concurrency, tokens per round",
-        "1 + accepted / drafts over all requests of a level; 1 is a drafter that never helps",
+        f"served {sentences.SHAPES[section.load]}",
     )
-    legend_below(figure, [(name, shades[name]) for name in names], signs=signs)
+    legend_of_curves(figure, {name: shown[name] for name in names})
     return figure

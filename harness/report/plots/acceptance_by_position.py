@@ -10,11 +10,16 @@ from harness.analysis.metrics import DECODING
 from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
+from harness.report.plots import captions
+from harness.report.plots.curves import NAME_GAP, name_beside
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
     COLOURS,
     INK,
+    MARKERS,
     WIDTH_IN,
+    Look,
+    apart,
     estimate_of,
     plain_frame,
     share_axis,
@@ -23,6 +28,8 @@ from harness.report.plots.style import (
 )
 from harness.report.tables import position_depth
 from harness.report.tables.figures import kind_word
+
+TOP = 1.02  # of the axis of shares
 
 
 def acceptance_by_position(summary: Summary) -> list[Picture]:
@@ -47,6 +54,10 @@ def _positions_picture(summary: Summary, section: Section, view: CellView) -> Pi
         section=section.word,
         name=f"{fmt.slug(section.word)}_acceptance_{fmt.slug(view.cell.variant)}",
         alt=f"Share of rounds in which {view.cell.variant} accepts each drafted position, by kind",
+        caption="Rounds that accepted the position, over all rounds; "
+        f"{captions.counted_by(summary, [view], 'acceptance_length', 'rounds')}; a sum, so without "
+        "an interval. The points of a line, summed, plus one are its acceptance length. Dashed: "
+        "all kinds.",
         notes=tuple(gaps),
         draw=lambda: _draw_positions(summary, section, view),
     )
@@ -55,17 +66,17 @@ def _positions_picture(summary: Summary, section: Section, view: CellView) -> Pi
 def _draw_positions(summary: Summary, section: Section, view: CellView) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 4.3), layout="constrained")
     axes = figure.subplots()
-    shades = dict(zip(section.kinds, COLOURS * len(section.kinds), strict=False))
+    shown = _looks(section.kinds)
     depth = position_depth(summary, view)
     positions = list(range(1, depth + 1))
     for kind in section.kinds:
         axes.plot(
             positions,
             _shares(summary, view, kind, depth),
-            color=shades[kind],
+            color=shown[kind].colour,
             linewidth=2,
-            marker="o",
-            markersize=5,
+            marker=shown[kind].marker,
+            markersize=6,
             clip_on=False,
         )
     pooled = _shares(summary, view, ALL, depth)
@@ -75,13 +86,22 @@ def _draw_positions(summary: Summary, section: Section, view: CellView) -> Figur
     axes.xaxis.set_major_locator(FixedLocator(positions))
     axes.set_xlabel("position in the draft (1 is the first drafted token)")
     plain_frame(axes)
-    _position_labels(axes, summary, view, section.kinds, depth, shades)
+    _position_labels(axes, summary, view, section.kinds, depth, shown)
     title_above(
         axes,
-        f"Share of rounds that accept a drafted position, {view.cell.variant}",
-        "the points of a line, summed, plus one are its acceptance length, written beside its name",
+        "Share of rounds that accept a drafted position",
+        f"{view.cell.variant}, {section.word}; beside a name: its acceptance length",
     )
     return figure
+
+
+def _looks(kinds: Sequence[str]) -> Mapping[str, Look]:
+    """A kind's colour and marker, the same in every picture of a section."""
+    shades = [COLOURS[number % len(COLOURS)] for number in range(len(kinds))]
+    return {
+        kind: Look(colour=shade, marker=marker, hatch="", line="-")
+        for kind, shade, marker in zip(kinds, shades, apart(shades, MARKERS), strict=True)
+    }
 
 
 def _shares(summary: Summary, view: CellView, kind: str, depth: int) -> list[float]:
@@ -101,7 +121,7 @@ def _position_labels(
     view: CellView,
     kinds: Sequence[str],
     depth: int,
-    shades: Mapping[str, str],
+    shown: Mapping[str, Look],
 ) -> None:
     ends = [
         (value, kind)
@@ -109,18 +129,8 @@ def _position_labels(
         if (value := _position(summary, view, kind, depth)) is not None
     ]
     ends.sort()
-    heights = spread([value for value, _ in ends], 0.062)
+    heights = spread([value for value, _ in ends], NAME_GAP * TOP)
     for (_, kind), height in zip(ends, heights, strict=True):
         accepted = estimate_of(summary, view, "acceptance_length", kind).value
         suffix = f"  {fmt.length(accepted)}" if accepted is not None else ""
-        axes.annotate(
-            f"{kind_word(kind)}{suffix}",
-            (depth, height),
-            xytext=(10, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=10,
-            fontweight="normal" if kind == ALL else "bold",
-            color=INK if kind == ALL else shades[kind],
-            annotation_clip=False,
-        )
+        name_beside(axes, f"{kind_word(kind)}{suffix}", shown.get(kind), depth, height / TOP)

@@ -6,12 +6,14 @@ from matplotlib.figure import Figure
 
 from harness.analysis.summary import ALL, Section, Summary
 from harness.report import format as fmt
+from harness.report.plots import captions
+from harness.report.plots.bars import of_views
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
+    MUTED,
     WIDTH_IN,
-    colours,
-    legend_below,
-    markers,
+    legend_of_curves,
+    looks,
     plain_frame,
     title_above,
 )
@@ -25,6 +27,9 @@ def drift(summary: Summary) -> list[Picture]:
             section=section.word,
             name=f"{fmt.slug(section.word)}_drift",
             alt="Each boot's figure against its variant's mean, over the time of the run",
+            caption="Headline figure of one stream, a point for each boot with all of its "
+            f"repetitions; n = {captions.between(len(view.boots) for view in section.views)} boots "
+            "a variant. A point is a single figure, so it has no interval.",
             notes=(),
             draw=lambda section=section: _draw(summary, section),  # type: ignore[misc]
         )
@@ -36,7 +41,7 @@ def drift(summary: Summary) -> list[Picture]:
 def _draw(summary: Summary, section: Section) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.4), layout="constrained")
     axes = figure.subplots()
-    shades, signs = colours(summary), markers(summary)
+    shown = looks(summary)
     for view in section.views:
         own = summary.boot_figures[(view.cell.cell_id, ALL)]
         if not own.by_boot:
@@ -46,22 +51,21 @@ def _draw(summary: Summary, section: Section) -> Figure:
         axes.plot(
             minutes,
             [(value / mean - 1) * 100 for value in own.per_boot],
-            color=shades[view.cell.variant],
-            marker=signs[view.cell.variant],
+            color=shown[view.cell.variant].colour,
+            marker=shown[view.cell.variant].marker,
             markersize=7,
             linewidth=1.2,
         )
-    axes.axhline(0, color="#8A8F98", linewidth=0.8)
+    axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.set_xlabel("minutes since the first boot began")
     axes.set_ylabel("against the variant's mean, %")
     plain_frame(axes)
     title_above(
         axes,
         "Drift: each boot against its variant's mean",
-        "headline figure of one stream; n = one boot a point, all of its repetitions in it",
+        section.word,
     )
-    entries = [(view.cell.variant, shades[view.cell.variant]) for view in section.views]
-    legend_below(figure, entries, signs=signs)
+    legend_of_curves(figure, of_views(section.views, shown))
     return figure
 
 

@@ -1,5 +1,6 @@
 """A forest of ratios: every speed-up with its interval, on one logarithmic axis."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
@@ -8,8 +9,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from harness.analysis.summary import ALL, Summary
 from harness.records import Estimate
 from harness.report import format as fmt
+from harness.report.plots import captions
 from harness.report.plots.picture import Picture
-from harness.report.plots.style import INK, WIDTH_IN, colours, markers, plain_frame, title_above
+from harness.report.plots.style import INK, WIDTH_IN, looks, plain_frame, title_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +19,10 @@ class Line:
     variant: str
     text: str
     ratio: Estimate
+    is_at_an_end: bool  # of the levels of its load
 
 
+MAX_LINES = 30
 TICKS = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8)
 
 
@@ -32,6 +36,7 @@ def forest(summary: Summary) -> list[Picture]:
             plot="forest",
             name="speedups",
             alt="Every speed-up over its reference with its 95 % interval",
+            caption=_caption(lines),
             notes=(),
             draw=lambda: _draw(summary, lines),
         )
@@ -39,16 +44,33 @@ def forest(summary: Summary) -> list[Picture]:
 
 
 def _lines(summary: Summary) -> list[Line]:
-    return [
-        Line(
-            variant=row.variant,
-            text=_text(row.variant, row.workload, row.concurrency),
-            ratio=row.estimate,
-        )
-        for section in summary.sections
-        for view in section.views
-        if (row := summary.row(view, "speedup", ALL)) is not None and row.estimate.value is not None
-    ]
+    """Of many, a load's lowest and highest level: its curves have those between."""
+    lines = list(_all_lines(summary))
+    if len(lines) <= MAX_LINES:
+        return lines
+    return [line for line in lines if line.is_at_an_end]
+
+
+def _all_lines(summary: Summary) -> Iterator[Line]:
+    for section in summary.sections:
+        for view in section.views:
+            row = summary.row(view, "speedup", ALL)
+            if row is not None and row.estimate.value is not None:
+                yield Line(
+                    variant=row.variant,
+                    text=_text(row.variant, row.workload, row.concurrency),
+                    ratio=row.estimate,
+                    is_at_an_end=row.concurrency in (section.levels[0], section.levels[-1]),
+                )
+
+
+def _caption(lines: list[Line]) -> str:
+    methods = sorted({line.ratio.method for line in lines if line.ratio.method is not None})
+    drawn = f"Lines: 95 % intervals ({fmt.listed(methods)})" if methods else "No intervals"
+    return (
+        f"{drawn}; n = {captions.between(line.ratio.n for line in lines)} boots a side. A line "
+        "through 1x tells nothing."
+    )
 
 
 def _text(variant: str, workload: str, concurrency: int) -> str:
@@ -59,13 +81,14 @@ def _text(variant: str, workload: str, concurrency: int) -> str:
 def _draw(summary: Summary, lines: list[Line]) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 1.5 + 0.28 * len(lines)), layout="constrained")
     axes = figure.subplots()
-    shades, signs = colours(summary), markers(summary)
+    shown = looks(summary)
     ends = [bound for line in lines for bound in _bounds(line.ratio)]
     for place, line in enumerate(reversed(lines)):
         low, high = _bounds(line.ratio)
-        axes.hlines(place, low, high, color=shades[line.variant], linewidth=2)
+        look = shown[line.variant]
+        axes.hlines(place, low, high, color=look.colour, linewidth=2)
         assert line.ratio.value is not None
-        axes.plot(line.ratio.value, place, marker=signs[line.variant], color=shades[line.variant])
+        axes.plot(line.ratio.value, place, marker=look.marker, color=look.colour)
         axes.annotate(
             _told(line.ratio),
             (1.01, place),
@@ -87,7 +110,7 @@ def _draw(summary: Summary, lines: list[Line]) -> Figure:
     title_above(
         axes,
         "Speed-ups over the reference",
-        "95 % intervals over boots (n boots a side beside them); a line through 1x tells nothing",
+        "headline figure over the reference's; beside each: n boots a side",
     )
     return figure
 

@@ -4,15 +4,16 @@ from matplotlib.figure import Figure
 
 from harness.analysis.summary import Section, Summary
 from harness.report import format as fmt
+from harness.report.plots import captions
+from harness.report.plots.bars import of_views
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
     WIDTH_IN,
-    colours,
     doubling_axis,
     estimate_of,
     is_void,
-    legend_below,
-    markers,
+    legend_of_curves,
+    looks,
     plain_frame,
     title_above,
 )
@@ -28,6 +29,9 @@ def prefill_by_length(summary: Summary) -> list[Picture]:
             section=section.word,
             name=f"{fmt.slug(section.word)}_by_length",
             alt="Prefill rate of each variant over the length of the prompt",
+            caption="Tokens that no cache held over the time to the first token; mean over prompts "
+            f"of the median over repetitions; {captions.requests_in_boots(section.views)} a "
+            f"variant. {captions.interval(summary, section.views, METRIC, 'Bars')}; pale: void.",
             notes=tuple(
                 f"{view.cell.variant}, {kind} tokens: {estimate.reason}"
                 for view in section.views
@@ -44,26 +48,30 @@ def prefill_by_length(summary: Summary) -> list[Picture]:
 def _draw(summary: Summary, section: Section) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.8), layout="constrained")
     axes = figure.subplots()
-    shades, signs = colours(summary), markers(summary)
+    shown = looks(summary)
     tallest = 0.0
-    for view in section.views:
+    for number, view in enumerate(section.views):
         name = view.cell.variant
+        # side by side at a length, so that no interval hides another
+        beside = 2 ** (0.025 * (number - (len(section.views) - 1) / 2))
         known = [
-            (int(kind), estimate)
+            (int(kind) * beside, estimate)
             for kind in section.kinds
             if (estimate := estimate_of(summary, view, METRIC, kind)).value is not None
         ]
         for length, estimate in known:
             if estimate.low is not None and estimate.high is not None:
-                axes.vlines(length, estimate.low, estimate.high, color=shades[name], linewidth=1.2)
+                axes.vlines(
+                    length, estimate.low, estimate.high, color=shown[name].colour, linewidth=1.2
+                )
                 tallest = max(tallest, estimate.high)
         values = [estimate.value for _, estimate in known if estimate.value is not None]
         tallest = max([tallest, *values])
         axes.plot(
             [length for length, _ in known],
             values,
-            color=shades[name],
-            marker=signs[name],
+            color=shown[name].colour,
+            marker=shown[name].marker,
             markersize=7,
             linewidth=2,
             alpha=0.3 if is_void(summary, view) else 1,
@@ -75,9 +83,7 @@ def _draw(summary: Summary, section: Section) -> Figure:
     title_above(
         axes,
         "Prefill, computed prompt tokens per second",
-        "tokens that no cache held / time to first token; mean over prompts of the median over "
-        "repetitions; bars: 95 % interval; pale: void",
+        "over the length of the prompt",
     )
-    entries = [(view.cell.variant, shades[view.cell.variant]) for view in section.views]
-    legend_below(figure, entries, signs=signs)
+    legend_of_curves(figure, of_views(section.views, shown))
     return figure

@@ -1,10 +1,12 @@
 """How every picture looks: one palette, one frame, one place for names."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import cycle
 from statistics import fmean
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -19,19 +21,25 @@ from harness.cell_view import CellView
 from harness.records import Estimate
 
 # Okabe and Ito's palette, told apart with any kind of colour vision; plain decoding is always grey,
-# that of a second engine darker, of a third lighter.
+# that of a second engine darker, of a third lighter. What dark.py makes of them is as far apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-PLAIN_COLOURS = ("#8A8F98", "#4A4F58", "#C3C7CD")
+PLAIN_COLOURS = ("#6F757E", "#3A3F47", "#B8BDC4")
+PAPER = "#FFFFFF"
 INK = "#24292F"
 MUTED = "#656D76"
 GRID = "#E3E6EA"
+BAND = "#F2C14E"
+BAND_INK = "#7A5B00"
 WIDTH_IN = 9.0
-MARKERS = ("o", "s", "^", "D", "v", "P")  # told apart in black and white too
-LineStyle: TypeAlias = Literal["-", "--", "-.", ":"]
-LINES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
-HATCHES = ("", "//", "..", "xx", "\\\\")
+# in black and white too, no two of a picture's variants look alike
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "//", "..", "xx", "\\\\", "--", "oo")
+LineStyle: TypeAlias = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
+LINES: tuple[LineStyle, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 HOLLOW = "Hollow points are invalid or serve an unbalanced mix: not comparable."
 IN_FLIGHT = "requests in flight, c"
+
+S = TypeVar("S")
 
 
 _STYLE: dict[Any, Any] = {
@@ -51,8 +59,9 @@ _STYLE: dict[Any, Any] = {
     "ytick.labelcolor": MUTED,
     "svg.fonttype": "path",
     "svg.hashsalt": "dflashbench",  # equal data, equal file
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
+    "axes.facecolor": PAPER,
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
 }
 
 
@@ -62,17 +71,42 @@ def style() -> Iterator[None]:
         yield
 
 
-def colours(summary: Summary) -> Mapping[str, str]:
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a variant is told by, in every picture the same."""
+
+    colour: str
+    marker: str
+    hatch: str
+    line: LineStyle
+
+
+def looks(summary: Summary) -> Mapping[str, Look]:
     """By variant, in the plan's order: grey without a drafter."""
     drafters = {view.cell.variant: view.cell.drafter for view in summary.data.views}
     palette, greys = cycle(COLOURS), cycle(PLAIN_COLOURS)
-    return {variant: next(palette if drafter else greys) for variant, drafter in drafters.items()}
+    shades = [next(palette if drafter else greys) for drafter in drafters.values()]
+    return {
+        variant: Look(colour=shade, marker=marker, hatch=hatch, line=line)
+        for variant, shade, marker, hatch, line in zip(
+            drafters,
+            shades,
+            apart(shades, MARKERS),
+            apart(shades, HATCHES),
+            apart(shades, LINES),
+            strict=True,
+        )
+    }
 
 
-def markers(summary: Summary) -> Mapping[str, str]:
-    """By variant, in the plan's order."""
-    names = dict.fromkeys(view.cell.variant for view in summary.data.views)
-    return dict(zip(names, cycle(MARKERS), strict=False))
+def apart(shades: Sequence[str], signs: Sequence[S]) -> list[S]:
+    """A sign each, in turn; a shade that comes again gets one that it has not had yet."""
+    given: list[S] = []
+    for number, shade in enumerate(shades):
+        had = [sign for other, sign in zip(shades, given, strict=False) if other == shade]
+        in_turn = [signs[(number + step) % len(signs)] for step in range(len(signs))]
+        given.append(next((sign for sign in in_turn if sign not in had), in_turn[0]))
+    return given
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
@@ -122,9 +156,11 @@ def share_axis(axes: Axes) -> None:
 
 
 def title_above(axes: Axes, title: str, subtitle: str) -> None:
-    axes.set_title(f"{title}\n", fontsize=13, fontweight="bold", pad=12)
-    axes.annotate(
-        subtitle,
+    """Both within the picture's width, and without a say in how wide the axes are."""
+    lines = textwrap.wrap(subtitle, 110)
+    axes.set_title(f"{title}\n" + "\n" * (len(lines) - 1), fontsize=13, fontweight="bold", pad=12)
+    told = axes.annotate(
+        "\n".join(lines),
         (0, 1),
         xycoords="axes fraction",
         xytext=(0, 14),
@@ -132,45 +168,69 @@ def title_above(axes: Axes, title: str, subtitle: str) -> None:
         fontsize=9,
         color=MUTED,
     )
+    told.set_in_layout(False)
 
 
-def legend_below(
-    figure: Figure,
-    entries: Sequence[tuple[str, str]],
-    *,
-    hatches: Sequence[str] = ("",),
-    signs: Mapping[str, str] | None = None,
-    lines: Sequence[LineStyle] = ("-",),
-) -> None:
-    """In a row under the plot, where any number of names has room; with what tells the rows apart
-    in black and white.
-    """
-    handles: list[Artist] = [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            marker=signs.get(name, ""),
-            markersize=7,
-            linestyle=lines[number % len(lines)],
-            linewidth=2,
-            label=name,
-        )
-        if signs is not None
-        else Patch(
-            facecolor=colour, hatch=hatches[number % len(hatches)], edgecolor="white", label=name
-        )
-        for number, (name, colour) in enumerate(entries)
-    ]
+def title_of_panels(figure: Figure, title: str) -> None:
+    """Above several axes."""
+    figure.suptitle(title, x=0.012, ha="left", fontsize=13, fontweight="bold")
+
+
+def legend_of_bars(figure: Figure, entries: Mapping[str, Look]) -> None:
+    _legend_below(
+        figure,
+        [
+            Patch(facecolor=look.colour, hatch=look.hatch, edgecolor=PAPER, label=name)
+            for name, look in entries.items()
+        ],
+        length=1.4,
+    )
+
+
+def legend_of_curves(figure: Figure, entries: Mapping[str, Look]) -> None:
+    """Lines with their markers."""
+    _legend_below(
+        figure,
+        [
+            Line2D([], [], color=look.colour, marker=look.marker, markersize=7, label=name)
+            for name, look in entries.items()
+        ],
+        length=2.2,
+    )
+
+
+def legend_of_lines(figure: Figure, entries: Mapping[str, Look]) -> None:
+    """Lines without markers, told apart by their dashes."""
+    _legend_below(
+        figure,
+        [
+            Line2D([], [], color=look.colour, linestyle=look.line, linewidth=2, label=name)
+            for name, look in entries.items()
+        ],
+        length=2.8,
+    )
+
+
+def _legend_below(figure: Figure, handles: Sequence[Artist], *, length: float) -> None:
+    """In rows under the plot, which keeps its height however many names there are."""
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(len(handles), LEGEND_SIGNS // (longest + 8)))
+    rows = -(-len(handles) // columns)
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW_IN * max(0, rows - 2))
     figure.legend(
-        handles=handles,
+        handles=list(handles),
         loc="outside lower center",
-        ncols=min(len(handles), 5 if sum(len(name) for name, _ in entries) < 60 else 3),
+        ncols=columns,
         frameon=False,
-        handlelength=0.9 if signs is None else 2.2,
+        handlelength=length,
         handleheight=0.9,
         columnspacing=1.6,
     )
+
+
+LEGEND_SIGNS = 100
+"""About so many letters of the legend's size have room side by side."""
+LEGEND_ROW_IN = 0.22
 
 
 def is_void(summary: Summary, view: CellView) -> bool:

@@ -1,23 +1,22 @@
 """Tokens per round by kind of prompt, under the ceiling that k sets."""
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from harness.analysis.metrics import DECODING
-from harness.analysis.summary import ALL, Section, Summary
+from harness.analysis.summary import Section, Summary
 from harness.report import format as fmt
+from harness.report.plots import captions
+from harness.report.plots.bars import Bars, bar, bar_label, kinds_below, of_views
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
-    HATCHES,
     INK,
     WIDTH_IN,
-    colours,
     estimate_of,
-    legend_below,
-    plain_frame,
+    legend_of_bars,
+    looks,
     title_above,
 )
-from harness.report.tables.figures import kind_word
+from harness.report.tables.figures import all_and_kinds
 
 METRIC = "acceptance_length"
 
@@ -30,10 +29,13 @@ def tokens_per_round(summary: Summary) -> list[Picture]:
             section=section.word,
             name=f"{fmt.slug(section.word)}_tokens_per_round",
             alt="Acceptance length of each drafter by kind of prompt, under its ceiling",
+            caption="1 + accepted / drafts over all requests of a kind; "
+            f"{captions.counted_by(summary, section.drafted, METRIC, 'rounds a variant')}; a sum, "
+            "so without an interval. The line above a bar is its ceiling, k + 1.",
             notes=tuple(
                 f"{view.cell.variant}, {kind}: {estimate.reason}"
                 for view in section.drafted
-                for kind in (*section.kinds, ALL)
+                for kind in _bars(section).kinds
                 if (estimate := estimate_of(summary, view, METRIC, kind)).value is None
             ),
             draw=lambda section=section: _draw(summary, section),  # type: ignore[misc]
@@ -43,48 +45,32 @@ def tokens_per_round(summary: Summary) -> list[Picture]:
     ]
 
 
+def _bars(section: Section) -> Bars:
+    first, *kinds = all_and_kinds(section)
+    return Bars(kinds=(*kinds, first), num_variants=len(section.drafted))
+
+
 def _draw(summary: Summary, section: Section) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
     axes = figure.subplots()
-    shades, views = colours(summary), section.drafted
-    kinds = (*section.kinds, ALL)
-    width = 0.8 / len(views)
-    for number, view in enumerate(views):
-        for place, kind in enumerate(kinds):
-            value = estimate_of(summary, view, METRIC, kind).value
-            if value is None:
+    bars, shown = _bars(section), of_views(section.drafted, looks(summary))
+    title_above(axes, "Acceptance length, tokens per round", section.word)
+    legend_of_bars(figure, shown)
+    tallest = max((view.cell.k or 0) + 1.0 for view in section.drafted)
+    for number, view in enumerate(section.drafted):
+        for kind in bars.kinds:
+            estimate = estimate_of(summary, view, METRIC, kind)
+            if estimate.value is None:
                 continue
-            x = place + (number - (len(views) - 1) / 2) * width
-            axes.bar(
-                x,
-                value,
-                width=width * 0.94,
-                color=shades[view.cell.variant],
-                hatch=HATCHES[number % len(HATCHES)],
-                edgecolor="white",
-                linewidth=0,
-            )
-            axes.annotate(
-                fmt.length(value),
-                (x, value),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-                color=INK,
-            )
+            x = bars.at(kind, number)
+            top = bar(axes, x, bars.width, estimate, shown[view.cell.variant])
+            tallest = max(tallest, top)
             if view.cell.k is not None:
-                axes.hlines(view.cell.k + 1, x - width / 2, x + width / 2, color=INK, linewidth=1)
-    axes.xaxis.set_major_locator(FixedLocator(range(len(kinds))))
-    axes.xaxis.set_major_formatter(FixedFormatter([kind_word(kind) for kind in kinds]))
-    axes.set_ylim(bottom=0)
-    plain_frame(axes)
-    title_above(
-        axes,
-        "Acceptance length, tokens per round",
-        "1 + accepted / drafts over all requests of a kind; the line above a bar is its ceiling, "
-        "k + 1",
-    )
-    entries = [(view.cell.variant, shades[view.cell.variant]) for view in views]
-    legend_below(figure, entries, hatches=HATCHES)
+                ceiling, half = view.cell.k + 1.0, bars.width * 0.47
+                axes.hlines(ceiling, x - half, x + half, color=INK, linewidth=1)
+                # a label that would lie across the line stands above it
+                top = ceiling if ceiling - top < 0.22 * tallest else top
+            if bars.have_labels:
+                bar_label(axes, bars, x, top, fmt.length(estimate.value), bold=False)
+    kinds_below(axes, bars, tallest)
     return figure

@@ -5,12 +5,13 @@ from matplotlib.figure import Figure
 from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
+from harness.report import sentences
+from harness.report.plots import captions
 from harness.report.plots.picture import Picture
 from harness.report.plots.style import (
-    LINES,
     WIDTH_IN,
-    colours,
-    legend_below,
+    legend_of_lines,
+    looks,
     plain_frame,
     share_axis,
     title_above,
@@ -25,6 +26,7 @@ def ttft(summary: Summary) -> list[Picture]:
             section=section.word,
             name=f"{fmt.slug(section.word)}_ttft",
             alt=f"Share of requests over time to first token at c = {section.levels[-1]}",
+            caption=_caption(section),
             notes=(),
             draw=lambda section=section: _draw(summary, section),  # type: ignore[misc]
         )
@@ -40,22 +42,28 @@ def _waits(view: CellView | None) -> list[float]:
     return sorted(request.ttft_s * 1e3 for request in view.ok if request.ttft_s is not None)
 
 
+def _caption(section: Section) -> str:
+    counts = [len(_waits(section.view(name, section.levels[-1]))) for name in section.variants]
+    return (
+        f"Requests of all boots, each for itself; n = {captions.between(counts)} a variant, failed "
+        "ones left out. What every request waited, so without an interval."
+    )
+
+
 def _draw(summary: Summary, section: Section) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
     axes = figure.subplots()
-    shades, level = colours(summary), section.levels[-1]
-    counts = []
-    for number, name in enumerate(section.variants):
+    shown, level = looks(summary), section.levels[-1]
+    for name in section.variants:
         waits = _waits(section.view(name, level))
-        counts.append(len(waits))
         if waits:
             shares = [(index + 1) / len(waits) for index in range(len(waits))]
             axes.step(
                 [waits[0], *waits],
                 [0.0, *shares],
                 where="post",
-                color=shades[name],
-                linestyle=LINES[number % len(LINES)],
+                color=shown[name].colour,
+                linestyle=shown[name].line,
                 linewidth=2,
             )
     share_axis(axes)
@@ -65,13 +73,7 @@ def _draw(summary: Summary, section: Section) -> Figure:
     title_above(
         axes,
         f"Requests that had their first token by then, c = {level}",
-        f"all boots; n = {_range(counts)} requests a variant; failed ones left out",
+        f"served {sentences.SHAPES[section.load]}",
     )
-    entries = [(name, shades[name]) for name in section.variants]
-    legend_below(figure, entries, signs={}, lines=LINES)
+    legend_of_lines(figure, {name: shown[name] for name in section.variants})
     return figure
-
-
-def _range(counts: list[int]) -> str:
-    least, most = min(counts), max(counts)
-    return str(least) if least == most else f"{least} to {most}"

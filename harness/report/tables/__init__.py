@@ -14,13 +14,14 @@ from harness.report.tables.acceptance import (
 )
 from harness.report.tables.boots import boots, cold, engine_timings
 from harness.report.tables.caveats import caveats, verdicts
-from harness.report.tables.concurrency import concurrency, decays
+from harness.report.tables.concurrency import concurrency, decays, further_concurrency
 from harness.report.tables.cost import cost, energy, roof
 from harness.report.tables.depth import depth
 from harness.report.tables.eligibility import eligibility
-from harness.report.tables.goals import goals
+from harness.report.tables.goals import goals, goals_by_cell
 from harness.report.tables.outputs import losslessness, outputs
-from harness.report.tables.prefill import prefill
+from harness.report.tables.prefill import further_prefill, prefill
+from harness.report.tables.sessions import sessions
 from harness.report.tables.single_stream import (
     drafters_by_kind,
     rates,
@@ -30,11 +31,12 @@ from harness.report.tables.single_stream import (
 )
 from harness.report.tables.standings import rankings, ratios, ratios_by_place, winners
 from harness.report.tables.steadiness import drift, overlap, spreads
-from harness.report.tables.table import Entry, Table, figure, label, missing
+from harness.report.tables.table import Accusation, Entry, Table, figure, label, missing
 from harness.report.tables.variants import variants
 
 __all__ = [
     "TABLES",
+    "Accusation",
     "Entry",
     "Table",
     "figure",
@@ -45,34 +47,38 @@ __all__ = [
 
 TABLES: Mapping[str, Callable[[Summary], list[Table]]] = {
     "variants": variants,
-    "goals": goals,
-    "winners": winners,
     "single_stream": single_stream,
     "drafters_by_kind": drafters_by_kind,
     "speedup_by_kind": speedup_by_kind,
-    "rankings": rankings,
-    "ratios": ratios,
-    "ratios_by_place": ratios_by_place,
     "rates": rates,
     "waiting": waiting,
     "acceptance_by_position": acceptance_by_position,
     "lengths_elsewhere": lengths_elsewhere,
-    "depth": depth,
+    "outputs": outputs,
     "concurrency": concurrency,
     "decays": decays,
+    "further_concurrency": further_concurrency,
     "prefill": prefill,
-    "losslessness": losslessness,
-    "outputs": outputs,
+    "further_prefill": further_prefill,
+    "rankings": rankings,
+    "ratios": ratios,
+    "ratios_by_place": ratios_by_place,
     "engine_timings": engine_timings,
     "cost": cost,
-    "roof": roof,
     "energy": energy,
     "eligibility": eligibility,
-    "boots": boots,
-    "cold": cold,
+    "roof": roof,
+    "winners": winners,
     "drift": drift,
+    "boots": boots,
     "spreads": spreads,
+    "cold": cold,
+    "losslessness": losslessness,
+    "depth": depth,
     "overlap": overlap,
     "caveats": caveats,
     "verdicts": verdicts,
+    "sessions": sessions,
+    "goals": goals,
+    "goals_by_cell": goals_by_cell,
 }

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from harness.analysis.summary import ALL, Summary
+from harness.analysis.summary import Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
 from harness.report.tables.figures import (
     Figures,
+    all_and_kinds,
     by_kind,
     decoding_sections,
     figures_of,
@@ -54,7 +55,7 @@ def acceptance_by_position(summary: Summary) -> list[Table]:
                         for position in range(1, depth + 1)
                     ),
                 )
-                for kind in (ALL, *section.kinds)
+                for kind in all_and_kinds(section)
             ]
             conditional = (
                 label("all kinds, given the position before"),

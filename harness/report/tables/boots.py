@@ -1,9 +1,11 @@
 """What belongs to a boot: the headline figure of each, its cost, and the engine's own clock."""
 
+from dataclasses import replace
+
 from harness.analysis.summary import ALL, Summary
 from harness.records import Boot, Request
 from harness.report import format as fmt
-from harness.report.tables.figures import Figures, decoding_sections, kind_label
+from harness.report.tables.figures import Figures, all_and_kinds, decoding_sections, kind_label
 from harness.report.tables.table import Table, count, figure, label, missing
 
 
@@ -19,7 +21,7 @@ def engine_timings(summary: Summary) -> list[Table]:
         )
         for section in decoding_sections(summary)
         for view in section.drafted
-        for kind in (ALL, *section.kinds)
+        for kind in all_and_kinds(section)
     )
     if not rows:
         return []
@@ -51,7 +53,7 @@ def boots(summary: Summary) -> list[Table]:
                 label(section.word),
                 count(view.cell.concurrency),
                 label(view.cell.variant),
-                *(figure(value, fmt.rate) for value in values),
+                *(replace(figure(value, fmt.rate), cell_id=view.cell.cell_id) for value in values),
                 *(missing("no such boot finished it") for _ in range(most - len(values))),
             )
         )

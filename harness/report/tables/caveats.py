@@ -3,13 +3,13 @@
 from harness.analysis.caveats import caveats as found_caveats
 from harness.analysis.summary import Summary
 from harness.checks import CHECKS
-from harness.report import format as fmt
-from harness.report.tables.table import Entry, Table, count, label
+from harness.report.tables.places import cells_entry
+from harness.report.tables.table import Table, count, label
 
 
 def caveats(summary: Summary) -> list[Table]:
     rows = tuple(
-        (label(caveat.rule), label(caveat.text), _cells(summary, caveat.cell_ids))
+        (label(caveat.rule), label(caveat.text), cells_entry(summary, caveat.cell_ids))
         for caveat in found_caveats(summary)
     )
     if not rows:
@@ -34,7 +34,7 @@ def verdicts(summary: Summary) -> list[Table]:
         accused = tuple(v.cell_id for v in own if v.level != "ok" and v.cell_id is not None)
         if accused:
             counts = (levels.count("ok"), levels.count("warning"), levels.count("invalid"))
-            rows.append((label(name), *map(count, counts), _cells(summary, accused)))
+            rows.append((label(name), *map(count, counts), cells_entry(summary, accused)))
     if not rows:
         return []
     return [
@@ -45,11 +45,3 @@ def verdicts(summary: Summary) -> list[Table]:
             rows=tuple(rows),
         )
     ]
-
-
-def _cells(summary: Summary, cell_ids: tuple[str, ...]) -> Entry:
-    """All of them by a word, some by their ids."""
-    everything = {view.cell.cell_id for view in summary.data.views}
-    if set(cell_ids) == everything and len(everything) > 1:
-        return Entry(text="all", value=" ".join(cell_ids))
-    return Entry(text=fmt.listed(cell_ids), value=" ".join(cell_ids))

@@ -1,7 +1,7 @@
 """Requests in flight: a table for each metric, variants down and levels across."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from harness.analysis import standings
 from harness.analysis.standings import Decay
@@ -10,12 +10,13 @@ from harness.cell_view import CellView
 from harness.report import format as fmt
 from harness.report.tables.figures import (
     Figures,
+    beside,
     file_word,
     sections,
     variant_label,
 )
-from harness.report.tables.notes import first_notes, later_notes
-from harness.report.tables.table import Entry, Formatter, Table, label
+from harness.report.tables.notes import first_notes, later_warnings, warnings
+from harness.report.tables.table import Accusation, Entry, Formatter, Table, label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,12 @@ class Grid:
 
 
 GRIDS: Sequence[Grid] = (
-    Grid(metric="aggregate_throughput", title="Aggregate, tok/s", show=fmt.rate),
-    Grid(metric="aggregate_steady", title="Aggregate while c are in flight, tok/s", show=fmt.rate),
+    Grid(
+        metric="aggregate_throughput",
+        title="Aggregate, tok/s (occupancy: the share of stream-seconds in use)",
+        show=fmt.rate,
+        beside="occupancy",
+    ),
     Grid(
         metric="speedup",
         title="Speed-up over the reference at the same c (95 % interval)",
@@ -41,15 +46,9 @@ GRIDS: Sequence[Grid] = (
         drafters_only=True,
     ),
     Grid(metric="ttft_p50", title="TTFT p50, ms", show=fmt.milliseconds),
-    Grid(metric="ttft_p90", title="TTFT p90, ms", show=fmt.milliseconds),
     Grid(
         metric="ttft_from_schedule_p50",
         title="TTFT after the due moment p50, ms",
-        show=fmt.milliseconds,
-    ),
-    Grid(
-        metric="ttft_from_schedule_p99",
-        title="TTFT after the due moment p99, ms",
         show=fmt.milliseconds,
     ),
     Grid(
@@ -58,7 +57,6 @@ GRIDS: Sequence[Grid] = (
         show=fmt.length,
         drafters_only=True,
     ),
-    Grid(metric="occupancy", title="Occupancy: share of stream-seconds in use", show=fmt.percent),
     Grid(
         metric="scaling",
         title="Scaling over c = 1 (efficiency: scaling / c)",
@@ -66,64 +64,82 @@ GRIDS: Sequence[Grid] = (
         beside="efficiency",
     ),
 )
+FURTHER: Sequence[Grid] = (
+    Grid(metric="aggregate_steady", title="Aggregate while c are in flight, tok/s", show=fmt.rate),
+    Grid(metric="ttft_p90", title="TTFT p90, ms", show=fmt.milliseconds),
+    Grid(
+        metric="ttft_from_schedule_p99",
+        title="TTFT after the due moment p99, ms",
+        show=fmt.milliseconds,
+    ),
+    Grid(metric="occupancy", title="Occupancy: share of stream-seconds in use", show=fmt.percent),
+)
+"""For those who ask more."""
 
 
 def concurrency(summary: Summary) -> list[Table]:
+    """One table per metric; verdicts stand under the first that they touch."""
+    return _tables(summary, GRIDS)
+
+
+def further_concurrency(summary: Summary) -> list[Table]:
+    return _tables(summary, FURTHER)
+
+
+def _tables(summary: Summary, grids: Sequence[Grid]) -> list[Table]:
     return [
-        table
+        _table(summary, section, grid)
         for section in sections(summary, "concurrency")
-        for table in section_grids(summary, section)
+        for grid in grids
+        if any(summary.row(view, grid.metric) is not None for view in section.views)
+        and _variants(section, grid)
     ]
 
 
-def section_grids(summary: Summary, section: Section) -> list[Table]:
-    """One table per metric; verdicts stand under the first, which is the one they void."""
-    tables: list[Table] = []
-    for grid in GRIDS:
-        variants = [
-            variant
-            for variant in section.variants
-            if not grid.drafters_only or section.of_variant(variant)[0].cell.drafter is not None
-        ]
-        applies = any(summary.row(view, grid.metric) is not None for view in section.views)
-        if not applies or not variants:
-            continue
-        first = not tables
-        tables.append(
-            Table(
-                name=f"{file_word(section)}_{grid.metric}",
-                title=grid.title,
-                columns=("variant", *(f"c = {level}" for level in section.levels)),
-                rows=tuple(_grid_row(summary, section, grid, variant) for variant in variants),
-                notes=_notes(summary, section)
-                if first
-                else _later_notes(summary, section, grid.metric),
-                section=section.word,
-            )
-        )
-    return tables
+def _variants(section: Section, grid: Grid) -> list[str]:
+    return [
+        variant
+        for variant in section.variants
+        if not grid.drafters_only or section.of_variant(variant)[0].cell.drafter is not None
+    ]
 
 
-def _later_notes(summary: Summary, section: Section, metric: str) -> tuple[str, ...]:
-    """Once, under the median of the time to first token and under the acceptance length."""
-    if metric not in ("ttft_p50", "acceptance_length"):
-        return ()
-    return later_notes(summary, section, metric)
-
-
-def _notes(summary: Summary, section: Section) -> tuple[str, ...]:
-    notes = first_notes(summary, section)
-    num_prompts = len(section.views[0].prompt_kinds)
-    mixed = [level for level in section.levels if level % num_prompts]
-    if section.load != "wave" or not mixed:
-        return notes
-    levels = fmt.listed([str(level) for level in mixed])
-    return (
-        *notes,
-        f"At c = {levels} a wave holds no whole round of the {num_prompts} prompts, so waves "
-        "differ in prompts and the figure is that of the median wave. The closed loop has no such "
-        "step.",
+def _table(summary: Summary, section: Section, grid: Grid) -> Table:
+    notes, warned = _under(summary, section, grid.metric)
+    return Table(
+        name=f"{file_word(section)}_{grid.metric}",
+        title=grid.title,
+        columns=("variant", *(f"c = {level}" for level in section.levels)),
+        rows=tuple(
+            _grid_row(summary, section, grid, variant) for variant in _variants(section, grid)
+        ),
+        notes=notes,
+        warnings=warned,
+        section=section.word,
     )
+
+
+def _under(
+    summary: Summary, section: Section, metric: str
+) -> tuple[tuple[str, ...], tuple[Accusation, ...]]:
+    """Once each: under the headline figure, the time to first token and the acceptance length."""
+    if metric == section.headline:
+        notes = (*first_notes(summary, section), *_mixed_notes(section))
+        return notes, warnings(summary, section.views, metric)
+    if metric in ("ttft_p50", "acceptance_length"):
+        return later_warnings(summary, section, metric)
+    return (), ()
+
+
+def _mixed_notes(section: Section) -> Iterator[str]:
+    num_prompts = len(section.views[0].prompt_kinds)
+    mixed = [str(level) for level in section.levels if level % num_prompts]
+    if section.load == "wave" and mixed:
+        yield (
+            f"At c = {fmt.listed(mixed)} a wave holds no whole round of the {num_prompts} prompts, "
+            "so waves differ in prompts and the figure is that of the median wave. The closed loop "
+            "has no such step."
+        )
 
 
 def _grid_row(summary: Summary, section: Section, grid: Grid, variant: str) -> tuple[Entry, ...]:
@@ -134,10 +150,9 @@ def _grid_row(summary: Summary, section: Section, grid: Grid, variant: str) -> t
 def _grid_entry(summary: Summary, grid: Grid, view: CellView | None) -> Entry:
     figures = Figures(summary)
     entry = figures.entry(view, grid.metric, grid.show, interval=grid.interval)
-    if grid.beside is None or entry.value is None:
+    if grid.beside is None:
         return entry
-    share = figures.entry(view, grid.beside, fmt.percent)
-    return replace(entry, text=f"{entry.text} ({share.text})")
+    return beside(entry, figures.entry(view, grid.beside, fmt.percent))
 
 
 def decays(summary: Summary) -> list[Table]:

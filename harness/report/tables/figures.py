@@ -1,13 +1,14 @@
 """Rows of a summary as entries of a table, and the parts that tables of one section share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from harness import checks
 from harness.analysis.metrics import DECODING, HEADLINE
 from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
-from harness.report.tables.table import Entry, Formatter, Table, label, missing
+from harness.report.tables.table import Accusation, Entry, Formatter, Table, label, missing
 
 OF_THE_ANSWERED = (*HEADLINE.values(), "ttft_p50")
 """Figures beside which the share of failed requests is told."""
@@ -80,6 +81,7 @@ def by_kind(
     columns: tuple[str, ...],
     entries: Callable[[CellView, str], tuple[Entry, ...]],
     notes: Callable[[Section], tuple[str, ...]] = lambda section: (),
+    warnings: Callable[[Section], tuple[Accusation, ...]] = lambda section: (),
     drafters_only: bool = False,
 ) -> list[Table]:
     """Variant and kind down; `entries` fills a row."""
@@ -91,9 +93,10 @@ def by_kind(
             rows=tuple(
                 (variant_label(section, view.cell.variant), kind_label(kind), *entries(view, kind))
                 for view in (section.drafted if drafters_only else section.views)
-                for kind in (ALL, *section.kinds)
+                for kind in all_and_kinds(section)
             ),
             notes=notes(section),
+            warnings=warnings(section),
             num_labels=2,
             section=section.word,
         )
@@ -113,6 +116,7 @@ def kinds_across(
     views: Sequence[CellView],
     kinds: Sequence[str],
     notes: tuple[str, ...] = (),
+    warnings: tuple[Accusation, ...] = (),
     interval: bool = False,
 ) -> Table:
     """One metric: the section's `views` down, kinds of prompt across."""
@@ -129,8 +133,21 @@ def kinds_across(
             for view in views
         ),
         notes=notes,
+        warnings=warnings,
         section=section.word,
     )
+
+
+def beside(entry: Entry, share: Entry) -> Entry:
+    """A figure with another in brackets behind it, where there are both."""
+    if entry.value is None or share.value is None:
+        return entry
+    return replace(entry, text=f"{entry.text} ({share.text})")
+
+
+def all_and_kinds(section: Section) -> tuple[str, ...]:
+    """Of a single kind all of them are that one."""
+    return (ALL, *section.kinds) if len(section.kinds) > 1 else (ALL,)
 
 
 def narrowed(view: CellView, kind: str) -> CellView:
@@ -146,9 +163,18 @@ def kind_label(kind: str) -> Entry:
 
 
 def variant_label(section: Section, variant: str) -> Entry:
-    """Its name, marked where its weights are not those of the section's first row."""
-    marked = variant in with_other_weights(section)
-    return Entry(text=variant, value=variant, mark=fmt.OTHER_WEIGHTS_MARK if marked else "")
+    """Its name, marked where its weights or its sessions are not those of the section's first
+    row.
+    """
+    marks = [
+        mark
+        for mark, others in (
+            (fmt.OTHER_WEIGHTS_MARK, with_other_weights(section)),
+            (fmt.OTHER_SESSION_MARK, with_other_sessions(section)),
+        )
+        if variant in others
+    ]
+    return Entry(text=variant, value=variant, mark=" ".join(marks))
 
 
 def with_other_weights(section: Section) -> Mapping[str, str]:
@@ -157,6 +183,19 @@ def with_other_weights(section: Section) -> Mapping[str, str]:
     return {
         view.cell.variant: view.cell.target for view in section.views if view.cell.target != first
     }
+
+
+def with_other_sessions(section: Section) -> Mapping[str, Sequence[str]]:
+    """Variant -> the sessions that measured it, where they are others than the first variant's."""
+    first = sessions_of(section, section.variants[0])
+    told = {variant: sessions_of(section, variant) for variant in section.variants}
+    return {variant: own for variant, own in told.items() if own and own != first}
+
+
+def sessions_of(section: Section, variant: str) -> Sequence[str]:
+    """In the order of their boots; none where nothing was measured."""
+    boots = [boot for view in section.of_variant(variant) for boot in view.boots]
+    return list(dict.fromkeys(boot.where.session_id for boot in boots))
 
 
 def decoding_sections(summary: Summary) -> Iterable[Section]:

@@ -4,21 +4,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.analysis.outputs import first_tokens_are_a_lower_bound
-from harness.analysis.summary import ALL, Section, Summary
+from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
 from harness.report.tables.figures import (
     Figures,
+    all_and_kinds,
+    beside,
     by_kind,
     decoding_sections,
     figures_of,
     file_word,
     kind_label,
+    kind_word,
     kinds_across,
     narrowed,
     variant_label,
 )
-from harness.report.tables.notes import first_notes, interval_notes, later_notes
+from harness.report.tables.notes import first_notes, interval_notes, later_warnings, warnings
 from harness.report.tables.table import Entry, Formatter, Table, missing
 
 STRICT_NOTE = (
@@ -38,44 +41,65 @@ def single_stream(summary: Summary) -> list[Table]:
             name="decode_rate",
             title="Decode rate, tok/s",
             views=section.views,
-            kinds=(ALL, *section.kinds),
+            kinds=all_and_kinds(section),
             notes=first_notes(summary, section),
+            warnings=warnings(summary, section.views, section.headline),
         )
         for section in decoding_sections(summary)
     ]
-
-
-SLIM: Sequence[tuple[str, str, Formatter]] = (
-    ("speedup", "Speed-up over the reference", fmt.times),
-    ("acceptance_length", "Acceptance length, tokens per round", fmt.length),
-    ("fraction_of_ceiling", "Acceptance length / (k + 1): the share of the ceiling", fmt.percent),
-)
 
 
 def drafters_by_kind(summary: Summary) -> list[Table]:
-    """What a drafter gains and what it accepts: variants down, kinds across, a table for each."""
+    """What a drafter gains and what it accepts: variants down, kinds across."""
     return [
-        kinds_across(
-            summary,
-            section,
-            metric,
-            show,
-            name=f"{metric}_by_kind",
-            title=title,
-            views=section.drafted,
-            kinds=(ALL, *section.kinds),
-            notes=_slim_notes(summary, section, metric),
-        )
+        table
         for section in decoding_sections(summary)
         if section.drafted
-        for metric, title, show in SLIM
+        for table in (_gains(summary, section), _acceptance(summary, section))
     ]
 
 
-def _slim_notes(summary: Summary, section: Section, metric: str) -> tuple[str, ...]:
-    if metric == "speedup":
-        return interval_notes(summary, section)
-    return later_notes(summary, section, metric) if metric == "acceptance_length" else ()
+def _gains(summary: Summary, section: Section) -> Table:
+    return kinds_across(
+        summary,
+        section,
+        "speedup",
+        fmt.times,
+        name="speedup_by_kind",
+        title="Speed-up over the reference (95 % interval)",
+        views=section.drafted,
+        kinds=all_and_kinds(section),
+        notes=interval_notes(summary, section),
+        interval=True,
+    )
+
+
+def _acceptance(summary: Summary, section: Section) -> Table:
+    """Two shares that look alike near saturation, each under its own name."""
+    figures = Figures(summary)
+    kinds = all_and_kinds(section)
+
+    def of(view: CellView, kind: str) -> Entry:
+        length = figures.entry(view, "acceptance_length", fmt.length, kind)
+        return beside(length, figures.entry(view, "fraction_of_ceiling", fmt.percent, kind))
+
+    voided, warned = later_warnings(summary, section, "acceptance_length")
+    return Table(
+        name=f"{file_word(section)}_acceptance_length_by_kind",
+        title="Acceptance length, tokens per round (share of its ceiling, k + 1)",
+        columns=("variant", *map(kind_word, kinds), "accepted of the drafted"),
+        rows=tuple(
+            (
+                variant_label(section, view.cell.variant),
+                *(of(view, kind) for kind in kinds),
+                figures.entry(view, "acceptance_rate", fmt.percent),
+            )
+            for view in section.drafted
+        ),
+        notes=voided,
+        warnings=warned,
+        section=section.word,
+    )
 
 
 def speedup_by_kind(summary: Summary) -> list[Table]:
@@ -95,7 +119,7 @@ def speedup_by_kind(summary: Summary) -> list[Table]:
                 _strict(summary, view, kind),
             )
             for view in section.drafted
-            for kind in (ALL, *section.kinds)
+            for kind in all_and_kinds(section)
         )
         if rows:
             tables.append(
@@ -177,7 +201,8 @@ def waiting(summary: Summary) -> list[Table]:
         title="One stream: waiting (medians over requests)",
         columns=tuple(head for head, _, _ in WAITING),
         entries=lambda view, kind: figures_of(summary, WAITING, view, kind),
-        notes=lambda section: later_notes(summary, section, "ttft_p50"),
+        notes=lambda section: later_warnings(summary, section, "ttft_p50")[0],
+        warnings=lambda section: later_warnings(summary, section, "ttft_p50")[1],
     )
 
 

@@ -193,18 +193,18 @@ def _win_row(win: Win) -> tuple[Entry, ...]:
         label(f"{at}{mixed}"),
         Entry(text=text, value=" = ".join(win.winners)),
         Entry(text=shown, value=win.value, cell_id=view.cell.cell_id),
-        *_lead_entries(win),
+        *_lead_entries(win, view.cell.cell_id),
     )
 
 
-def _lead_entries(win: Win) -> tuple[Entry, Entry, Entry]:
+def _lead_entries(win: Win, cell_id: str) -> tuple[Entry, Entry, Entry]:
     if win.next_variant is None or win.lead is None or win.lead.value is None:
         none = missing("nobody is clearly behind")
         return none, none, none
     lead = win.lead
     assert lead.value is not None
-    by = Entry(text=fmt.change(lead.value - 1), value=lead.value - 1)
+    by = Entry(text=fmt.change(lead.value - 1), value=lead.value - 1, cell_id=cell_id)
     if lead.low is None or lead.high is None:
         return label(win.next_variant), by, missing(lead.reason)
     span = f"{fmt.change(lead.low - 1)} to {fmt.change(lead.high - 1)}"
-    return label(win.next_variant), by, label(span)
+    return label(win.next_variant), by, Entry(text=span, value=span, cell_id=cell_id)

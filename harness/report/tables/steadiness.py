@@ -3,13 +3,16 @@ protocols make of one thing.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from harness.analysis import caveats, spread
 from harness.analysis.spread import Parts
 from harness.analysis.summary import ALL, Section, Summary
+from harness.cell_view import CellView
 from harness.measures import relative_change
 from harness.report import format as fmt
 from harness.report.tables.figures import Figures, variant_label
+from harness.report.tables.sessions import controls_within
 from harness.report.tables.table import Entry, Table, label, missing
 
 DRIFT_NOTE = (
@@ -23,26 +26,67 @@ SPREAD_NOTE = (
 )
 
 
-def drift(summary: Summary) -> list[Table]:
-    """The headline figure of the first boot and of the last."""
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A cell's headline figure in its first boot and in its last, tokens per second."""
+
+    section: Section
+    view: CellView
+    first: float
+    last: float
+
+    @property
+    def change(self) -> float:
+        return relative_change(self.last, self.first)
+
+    @property
+    def place(self) -> str:
+        at = "" if self.section.is_single else f" at c = {self.view.cell.concurrency}"
+        return f"{self.view.cell.variant}, {self.section.word}{at}"
+
+
+def changes(summary: Summary) -> Iterator[Change]:
+    """Of every cell that was measured in more than one boot."""
     order = [str(boot.where.boot_id) for boot in summary.data.boots]
-    rows = []
     for section in summary.sections:
         for view in section.views:
             by_boot = summary.boot_figures[(view.cell.cell_id, ALL)].by_boot
             known = [by_boot[boot_id] for boot_id in order if boot_id in by_boot]
             if len(known) > 1:
-                change = relative_change(known[-1], known[0])
-                rows.append(
-                    (
-                        label(section.word),
-                        label(str(view.cell.concurrency)),
-                        variant_label(section, view.cell.variant),
-                        Entry(text=fmt.rate(known[0]), value=known[0], cell_id=view.cell.cell_id),
-                        Entry(text=fmt.rate(known[-1]), value=known[-1], cell_id=view.cell.cell_id),
-                        Entry(text=fmt.change(change), value=change),
-                    )
+                yield Change(section=section, view=view, first=known[0], last=known[-1])
+
+
+def moved(summary: Summary) -> Iterator[str]:
+    """How far the machine moved, in words: plain decoding has both ends of A/B/B/A."""
+    yield from controls_within(summary)
+    plain = [each for each in changes(summary) if each.view.cell.drafter is None]
+    if plain:
+        least, most = (f(plain, key=lambda each: each.change) for f in (min, max))
+        yield (
+            "From its first boot to its last, plain decoding changed by "
+            f"{fmt.change(least.change)} ({least.place}) to {fmt.change(most.change)} "
+            f"({most.place})."
+        )
+
+
+def drift(summary: Summary) -> list[Table]:
+    """The headline figure of the first boot and of the last."""
+    rows = tuple(
+        (
+            label(each.section.word),
+            label(str(each.view.cell.concurrency)),
+            variant_label(each.section, each.view.cell.variant),
+            *(
+                Entry(text=text, value=value, cell_id=each.view.cell.cell_id)
+                for text, value in (
+                    (fmt.rate(each.first), each.first),
+                    (fmt.rate(each.last), each.last),
+                    (fmt.change(each.change), each.change),
                 )
+            ),
+        )
+        for each in changes(summary)
+    )
     if not rows:
         return []
     return [
@@ -50,7 +94,7 @@ def drift(summary: Summary) -> list[Table]:
             name="drift",
             title="Headline figure of the first boot and of the last, tok/s",
             columns=("workload", "c", "variant", "first boot", "last boot", "change"),
-            rows=tuple(rows),
+            rows=rows,
             notes=(DRIFT_NOTE,),
             num_labels=3,
         )

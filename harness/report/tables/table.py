@@ -25,8 +25,23 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Accusation:
+    """What a check has against some of a table's rows, without voiding them."""
+
+    check: str
+    whose: str  # the rows, in words
+    message: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{fmt.WARNING_MARK} {self.check} ({self.whose}): {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
-    """`notes` are sentences under it; the first `num_labels` columns are names, not figures."""
+    """`notes` are sentences under it, `warnings` more, which a page may fold away; the first
+    `num_labels` columns are names, not figures.
+    """
 
     name: str
     title: str
@@ -35,6 +50,7 @@ class Table:
     notes: tuple[str, ...] = ()
     num_labels: int = 1
     section: str | None = None  # the workload it belongs to, where several have such a table
+    warnings: tuple[Accusation, ...] = ()
 
 
 def label(text: str) -> Entry:

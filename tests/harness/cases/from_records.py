@@ -119,7 +119,7 @@ def view_of(summary: Summary, variant: str = "plain") -> CellView:
 
 def without_links(page: str) -> str:
     """Figures as they read, without the cells that they lead to."""
-    return re.sub(r"\[([^\]]*)\]\(CELLS\.md#[^)]*\)", r"\1", page)
+    return re.sub(r"\[([^\]]*)\]\[\d+\]", r"\1", page)
 
 
 def written(summary: Summary, path: Path) -> tuple[str, dict[str, object]]:

@@ -184,7 +184,7 @@ def test_b114_dollars_are_drawn_and_not_set_as_mathematics(
 def test_b109_pictures_are_well_formed_and_hold_no_script(awkward_report: Path) -> None:
     pictures = sorted((awkward_report / "plots").glob("*.svg"))
 
-    assert len(pictures) == 9 + len(DRAFTERS)  # nine of all drafters, one of each one's positions
+    assert len(pictures) == 10 + len(DRAFTERS)  # ten of all drafters, one of each one's positions
     for path in pictures:
         names = {element.tag.rpartition("}")[2] for element in ElementTree.parse(path).iter()}
         assert "script" not in names

@@ -263,7 +263,7 @@ def test_b12_tokens_of_one_read_make_no_time_per_token(run: Outcome) -> None:
     assert (row["value"], row["reason"]) == (None, "the tokens of single events are not known")
     (table,) = [lines for lines in run.tables() if "n_first" in lines[0]]
     (line,) = [text for text in table if "| B12 |" in text]
-    assert "| [≥ 3](" in line
+    assert "| [≥ 3][" in line
 
 
 def test_b13_a_line_of_700_kb_is_read_whole(run: Outcome) -> None:
