@@ -11,9 +11,11 @@ from harness.interchange.reading import (
     Read,
     Source,
     count,
+    items,
     number,
     objects,
     protocol_id,
+    section,
     shared_version,
     text,
 )
@@ -65,10 +67,10 @@ def _row(source: Source, export: Json) -> ImportedRow:
         raise ResultsError(
             f"{source.name}: none of {', '.join(MEANINGS)}, so it is no aiperf export"
         )
-    concurrency = _concurrency(export)
-    lengths = [_average(export, f"{side}_sequence_length") for side in ("input", "output")]
+    concurrency = _concurrency(source, export)
+    lengths = [_average(source, export, f"{side}_sequence_length") for side in ("input", "output")]
     return ImportedRow(
-        subject=_model(export),
+        subject=_model(source, export),
         work=", ".join(
             f"{word} {value:.0f} tokens"
             for word, value in zip(("in", "out"), lengths, strict=True)
@@ -76,8 +78,8 @@ def _row(source: Source, export: Json) -> ImportedRow:
         )
         or "lengths unknown",
         concurrency=concurrency,
-        num_requests=count(_average(export, "request_count")),
-        num_failed=count(_average(export, "error_request_count")),
+        num_requests=count(_average(source, export, "request_count")),
+        num_failed=count(_average(source, export, "error_request_count")),
         protocol_id=protocol_id(TOOL, concurrency, *map(count, lengths)),
         figures=tuple(_figures(source, export)),
     )
@@ -85,7 +87,7 @@ def _row(source: Source, export: Json) -> ImportedRow:
 
 def _figures(source: Source, export: Json) -> Iterator[ImportedFigure]:
     for name in MEANINGS:
-        summary = export.get(name) or {}
+        summary = section(source, export, name)
         for statistic in ("avg", "p50", "p90", "p99"):
             value = number(summary.get(statistic))
             if value is None:
@@ -108,17 +110,15 @@ def _unit(source: Source, name: str, unit: object) -> tuple[str, float]:
         ) from None
 
 
-def _average(export: Json, name: str) -> float | None:
-    return number((export.get(name) or {}).get("avg"))
+def _average(source: Source, export: Json, name: str) -> float | None:
+    return number(section(source, export, name).get("avg"))
 
 
-def _concurrency(export: Json) -> int | None:
+def _concurrency(source: Source, export: Json) -> int | None:
     """Of all that `input_config` holds, keys among it, only this number is looked at."""
-    load = (export.get("input_config") or {}).get("loadgen") or {}
-    return count(load.get("concurrency"))
+    return count(section(source, export, "input_config", "loadgen").get("concurrency"))
 
 
-def _model(export: Json) -> str:
-    endpoint = (export.get("input_config") or {}).get("endpoint") or {}
-    models = endpoint.get("model_names") or ()
-    return text(", ".join(map(str, models)))
+def _model(source: Source, export: Json) -> str:
+    endpoint = section(source, export, "input_config", "endpoint")
+    return text(", ".join(map(str, items(source, endpoint, "model_names"))))

@@ -4,7 +4,6 @@ Its clock is the system's time, which may step; a negative time is such a step a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from harness.interchange.document import ImportedFigure, ImportedRow
 from harness.interchange.reading import (
@@ -16,6 +15,7 @@ from harness.interchange.reading import (
     number,
     objects,
     protocol_id,
+    section,
     shared_version,
     text,
 )
@@ -50,49 +50,49 @@ _LIKE = {
 def read(sources: Sequence[Source]) -> Read:
     reports = [(source, item) for source in sources for item in objects(source)]
     return Read(
-        tool_version=shared_version(_version(item) for _, item in reports),
+        tool_version=shared_version(_version(source, item) for source, item in reports),
         meanings=MEANINGS,
         rows=tuple(
-            _row(benchmark)
+            _row(source, benchmark)
             for source, item in reports
             for benchmark in benchmarks(source, item, TOOL)
         ),
     )
 
 
-def _version(report: Json) -> str:
-    return text((report.get("metadata") or {}).get("guidellm_version"))
+def _version(source: Source, report: Json) -> str:
+    return text(section(source, report, "metadata").get("guidellm_version"))
 
 
-def _row(benchmark: Json) -> ImportedRow:
-    strategy = _strategy(benchmark)
+def _row(source: Source, benchmark: Json) -> ImportedRow:
+    strategy = _strategy(source, benchmark)
     kind = text(strategy.get("type_") or strategy.get("kind"))
     streams = strategy.get("streams") or strategy.get("max_concurrency")
-    totals = (benchmark.get("metrics") or {}).get("request_totals") or {}
+    totals = section(source, benchmark, "metrics", "request_totals")
     return ImportedRow(
-        subject=text((benchmark.get("config") or {}).get("model")),
+        subject=text(section(source, benchmark, "config").get("model")),
         work=f"{kind}" + (f", rate {strategy['rate']}" if strategy.get("rate") else ""),
         concurrency=1 if kind == "synchronous" else count(streams),
         num_requests=count(totals.get("successful")),
         num_failed=count(totals.get("errored")),
         protocol_id=protocol_id(TOOL, kind, count(streams), str(strategy.get("rate"))),
-        figures=tuple(_figures(benchmark.get("metrics") or {})),
+        figures=tuple(_figures(source, section(source, benchmark, "metrics"))),
     )
 
 
-def _strategy(benchmark: Json) -> Json:
+def _strategy(source: Source, benchmark: Json) -> Json:
     """It moved between versions: under `config`, `args` or `scheduler`."""
     for place in ("config", "args", "scheduler"):
-        found = (benchmark.get(place) or {}).get("strategy")
+        found = section(source, benchmark, place).get("strategy")
         if isinstance(found, dict):
             return found
     return {}
 
 
-def _figures(metrics: Json) -> Iterator[ImportedFigure]:
+def _figures(source: Source, metrics: Json) -> Iterator[ImportedFigure]:
     for name in MEANINGS:
-        summary: Mapping[str, Any] = (metrics.get(name) or {}).get("successful") or {}
-        percentiles = summary.get("percentiles") or {}
+        summary = section(source, metrics, name, "successful")
+        percentiles = section(source, summary, "percentiles")
         unit, scale = _UNITS.get(name, _MILLISECONDS)
         for statistic in ("mean", "median", "p90", "p99"):
             value = number(summary.get(statistic, percentiles.get(statistic)))

@@ -12,6 +12,7 @@ from harness.interchange.reading import (
     Source,
     count,
     figures,
+    items,
     meanings,
     objects,
     protocol_id,
@@ -43,16 +44,16 @@ FIELDS: Sequence[Field] = (
 
 
 def read(sources: Sequence[Source]) -> Read:
-    found = [item for source in sources for item in objects(source)]
-    builds = [count(item.get("build_number")) for item in found]
+    found = [(source, item) for source in sources for item in objects(source)]
+    builds = [count(item.get("build_number")) for _, item in found]
     return Read(
         tool_version=shared_version(f"b{build}" for build in builds if build is not None),
         meanings=meanings(FIELDS),
-        rows=tuple(map(_row, found)),
+        rows=tuple(_row(source, item) for source, item in found),
     )
 
 
-def _row(item: Json) -> ImportedRow:
+def _row(source: Source, item: Json) -> ImportedRow:
     prompt, generated = count(item.get("n_prompt")) or 0, count(item.get("n_gen")) or 0
     depth = count(item.get("n_depth")) or 0
     kind = "pp+tg" if prompt and generated else "pp" if prompt else "tg"
@@ -61,7 +62,7 @@ def _row(item: Json) -> ImportedRow:
         subject=text(item.get("model_type")),
         work="+".join(tests) + (f" @ d{depth}" if depth else ""),
         concurrency=1,
-        num_requests=len(item.get("samples_ts") or ()),
+        num_requests=len(items(source, item, "samples_ts")),
         num_failed=0,
         protocol_id=protocol_id(TOOL, prompt, generated, depth),
         figures=figures({kind: item.get("avg_ts")}, FIELDS),

@@ -14,6 +14,7 @@ from harness.interchange.reading import (
     meanings,
     objects,
     protocol_id,
+    section,
     shared_version,
     text,
 )
@@ -70,15 +71,17 @@ def read(sources: Sequence[Source]) -> Read:
         tool_version=shared_version(text(item.get("version")) for _, item in reports),
         meanings=meanings(FIELDS),
         rows=tuple(
-            _row(item, run) for source, item in reports for run in benchmarks(source, item, TOOL)
+            _row(source, item, run)
+            for source, item in reports
+            for run in benchmarks(source, item, TOOL)
         ),
     )
 
 
-def _row(report: Json, run: Json) -> ImportedRow:
+def _row(source: Source, report: Json, run: Json) -> ImportedRow:
     sizes = [count(run.get(f"{part}_size")) for part in ("prompt", "response", "context")]
     work = f"pp{sizes[0]} tg{sizes[1]}" + (f" @ d{sizes[2]}" if sizes[2] else "")
-    means = {field.name: (run.get(field.name) or {}).get("mean") for field in FIELDS}
+    means = {field.name: section(source, run, field.name).get("mean") for field in FIELDS}
     return ImportedRow(
         subject=text(report.get("model")),
         work=work,

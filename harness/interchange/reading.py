@@ -93,6 +93,34 @@ def objects(source: Source) -> Iterator[Json]:
         yield item
 
 
+def section(source: Source, found: Json, *names: str) -> Json:
+    """The object under a name, or under a name in that; empty where the file has none."""
+    for name in names:
+        value = found.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise ResultsError(
+                f"{source.name}: `{name}` is {_short(value)}, where an object belongs; let the "
+                "tool write the file again"
+            )
+        found = value or {}
+    return found
+
+
+def items(source: Source, found: Json, name: str) -> Sequence[Any]:
+    """The list under a name; empty where the file has none."""
+    value = found.get(name)
+    if value is not None and not isinstance(value, list):
+        raise ResultsError(
+            f"{source.name}: `{name}` is {_short(value)}, where a list belongs; let the tool write "
+            "the file again"
+        )
+    return value or ()
+
+
+def _short(value: object) -> str:
+    return without_secrets(json.dumps(value, ensure_ascii=False))[:40]
+
+
 def figures(found: Json, fields: Sequence[Field]) -> tuple[ImportedFigure, ...]:
     """Those that the file has; null, NaN and infinity are none."""
     return tuple(
@@ -104,9 +132,12 @@ def figures(found: Json, fields: Sequence[Field]) -> tuple[ImportedFigure, ...]:
 
 def benchmarks(source: Source, report: Json, tool: str) -> list[Json]:
     """Of a report that keeps its measurements in a list of that name."""
-    found = report.get("benchmarks")
-    if not isinstance(found, list):
+    if "benchmarks" not in report:
         raise ResultsError(f"{source.name}: no `benchmarks`, so it is no report of {tool}")
+    found = [*items(source, report, "benchmarks")]
+    for each in found:
+        if not isinstance(each, dict):
+            raise ResultsError(f"{source.name}: {_short(each)} among `benchmarks` is no object")
     return found
 
 

@@ -167,7 +167,15 @@ def test_a_key_in_another_tools_file_is_not_imported(tmp_path: Path) -> None:
             "model_id": f"http://u:{WORD}@host/m?api_key={WORD}",
             "output_throughput": 5.0,
         },
-        "guidellm": {"args": secret, "benchmarks": [{"config": {"model": KEY}, "metrics": {}}]},
+        "guidellm": {
+            "args": secret,
+            "benchmarks": [
+                {
+                    "config": {"model": KEY},
+                    "metrics": {"requests_per_second": {"successful": {"mean": 5.0}}},
+                }
+            ],
+        },
     }
     for tool, document in told.items():
         path = tmp_path / "in" / f"{tool}.json"

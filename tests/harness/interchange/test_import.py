@@ -322,6 +322,33 @@ def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
         read("guidellm", tmp_path, {"some": "thing"})
 
 
+@pytest.mark.parametrize(
+    ("tool", "content", "message"),
+    [
+        ("aiperf", '{"time_to_first_token": NaN}', "`time_to_first_token` is NaN"),
+        ("aiperf", '{"request_latency": {}, "input_config": 3}', "`input_config` is 3"),
+        (
+            "aiperf",
+            '{"request_latency": {}, "input_config": {"endpoint": {"model_names": "m"}}}',
+            '`model_names` is "m", where a list belongs',
+        ),
+        ("guidellm", '{"benchmarks": [], "metadata": 0.8}', "`metadata` is 0.8"),
+        ("guidellm", '{"benchmarks": [{"metrics": [1]}]}', r"`metrics` is \[1\]"),
+        ("guidellm", '{"benchmarks": [NaN]}', "NaN among `benchmarks` is no object"),
+        ("llama-benchy", '{"benchmarks": [{"ttfr": 12.5}]}', "`ttfr` is 12.5"),
+        ("llama-bench", '{"n_gen": 128, "samples_ts": 44.1}', "`samples_ts` is 44.1"),
+    ],
+)
+def test_a_figure_where_an_object_belongs_is_named(
+    tmp_path: Path, tool: str, content: str, message: str
+) -> None:
+    file = tmp_path / "given.json"
+    file.write_text(content)
+
+    with pytest.raises(ResultsError, match=f"given.json: {message}"):
+        tools.read_files(tool, [file], column_map=None, imported_at="")
+
+
 def test_import_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "result.json").write_text(json.dumps(VLLM))
     arguments = ("import", "vllm-bench-serve", str(tmp_path / "result.json"))
