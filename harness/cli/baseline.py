@@ -4,7 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from harness.cli.arguments import Parser, Subparsers, add_results
-from harness.cli.common import console, find_other, find_run, user
+from harness.cli.common import INVALID, console, find_other, find_run, user
+from harness.errors import ResultsError
 
 if TYPE_CHECKING:
     from harness.compare.baselines import Promoted
@@ -86,9 +87,16 @@ def _list(options: argparse.Namespace) -> int:
     if not names:
         print(f"no baseline in {options.results}; `dflashbench baseline set NAME RUN` makes one")
         return 0
-    held = [baselines.load(options.results, name) for name in names]
+    held, unreadable = [], []
+    for name in names:
+        try:
+            held.append(baselines.load(options.results, name))
+        except ResultsError as error:
+            unreadable.append(f"baseline {name} is unreadable: {error}")
     print_table(shown.list_table(held), console())
-    return 0
+    for sentence in unreadable:
+        print(sentence)
+    return INVALID if unreadable else 0
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -228,6 +228,23 @@ def test_a_baseline_from_the_command_line_to_a_green_comparison(
     assert "no baseline in" in capsys.readouterr().out
 
 
+def test_a_torn_file_does_not_hide_the_other_baselines(
+    tmp_path: Path, night: Night, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baselines.replace(tmp_path, "main", [promoted(night)])
+    torn = baselines.replace(tmp_path, "torn", [promoted(night)]) / f"{night.run_id}.json"
+    torn.write_bytes(torn.read_bytes()[:100])
+
+    assert cli.main(["baseline", "list", "--results", str(tmp_path)]) == 3
+
+    told = capsys.readouterr().out
+    assert [line.split()[:2] for line in told.splitlines() if line.startswith("main")] == [
+        ["main", "1"]
+    ]
+    assert f"baseline torn is unreadable: {torn}: " in told
+    assert "restore it, or set the baseline again" in told
+
+
 def test_nobody_promotes_a_run_without_saying_why(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
