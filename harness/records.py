@@ -77,7 +77,7 @@ class Engine:
     url: str | None = None  # for kind attach
     environment: Mapping[str, str] = field(default_factory=dict)
     api_key_env: str | None = None
-    boot_timeout_s: float = 300.0
+    ready_timeout_s: float = 300.0
     expected_boot_s: float | None = None  # for the plan, until a run has shown it
     metrics_urls: tuple[str, ...] = ()  # summed; empty: the adapter's own page
     timeouts: Timeouts = Timeouts()

@@ -6,7 +6,7 @@ are the reference: docs/matrix.md is printed from them.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -204,6 +204,9 @@ def _inside(value: Any) -> str:
 # --- sections -------------------------------------------------------------------------------------
 
 
+_RENAMED = {"boot_timeout_s": "ready_timeout_s"}
+
+
 class Entry(BaseModel):
     """A section of the file. An unknown key is refused, with the nearest known one."""
 
@@ -217,13 +220,14 @@ class Entry(BaseModel):
         _refuse_secret_keys({key: None for key in data if key not in cls.model_fields})
         for key in data:
             if key not in cls.model_fields:
-                known = ", ".join(cls.model_fields)
-                raise PydanticCustomError(
-                    "key",
-                    f"unknown key `{key}`{nearest(key, cls.model_fields)}; known here: {known}",
-                    {"key": key},
-                )
+                raise PydanticCustomError("key", _unknown(key, cls.model_fields), {"key": key})
         return data
+
+
+def _unknown(key: str, known: Collection[str]) -> str:
+    if _RENAMED.get(key) in known:
+        return f"`{key}` is called `{_RENAMED[key]}` now; rename it"
+    return f"unknown key `{key}`{nearest(key, known)}; known here: {', '.join(known)}"
 
 
 class TimeoutsEntry(Entry):
@@ -298,7 +302,7 @@ class EngineEntry(Entry):
     api_key_env: Text | None = Field(
         default=None, description="the environment variable that holds the API key"
     )
-    boot_timeout_s: Real = Field(
+    ready_timeout_s: Real = Field(
         default=300.0, gt=0, description="how long it may take to its first good answer"
     )
     expected_boot_s: Real | None = Field(
@@ -571,10 +575,10 @@ class MatrixEntry(Entry):
         "what the pre-flight's `kv_fits` holds weights and a request against; others are kept with "
         "the run",
     )
-    goals: dict[str, Real] = Field(
+    goals: dict[str, Annotated[Real, Field(gt=0)]] = Field(
         default={},
-        description="metric, by its name in docs/figures.md: the figure to reach. The report has a "
-        "table of how far each variant is from it; no check and no exit code asks",
+        description="metric, by its name in docs/figures.md: the figure to reach, above 0. The "
+        "report has a table of how far each variant is from it; no check and no exit code asks",
     )
 
 

@@ -66,7 +66,7 @@ class RunningEngine:
     headers: Mapping[str, str]  # for every request; may hold the key, so never written anywhere
     process: asyncio.subprocess.Process | None
     port: int | None  # that it is to give back when it ends; None: it has none of ours
-    boot_timeout_s: float
+    ready_timeout_s: float
     log_folder: Path
 
     @property
@@ -151,7 +151,7 @@ async def launch(
         headers=headers,
         process=started.process,
         port=started.port,
-        boot_timeout_s=variant.engine.boot_timeout_s,
+        ready_timeout_s=variant.engine.ready_timeout_s,
         log_folder=log_folder,
     )
 
@@ -271,7 +271,7 @@ def _told_environment(environment: Mapping[str, str]) -> dict[str, str]:
 async def wait_ready(engine: RunningEngine, model: str) -> None:
     """Until health and one real token came; raises BootError that shows the log's end."""
     began_s = time.perf_counter()
-    deadline_s = began_s + engine.boot_timeout_s
+    deadline_s = began_s + engine.ready_timeout_s
     throttler = Throttler(rate_limit=1, period=1 / POLLS_PER_S)
     reason = "nothing was asked yet"
     while time.perf_counter() < deadline_s:
@@ -289,8 +289,9 @@ async def wait_ready(engine: RunningEngine, model: str) -> None:
                 "start that server first, or correct `url`"
             )
     raise BootError(
-        f"the engine of variant {engine.boot.variant!r} was not ready in {engine.boot_timeout_s:g} "
-        f"s ({reason}); raise boot_timeout_s if it only needs longer; {engine.last_words()}"
+        f"the engine of variant {engine.boot.variant!r} was not ready in "
+        f"{engine.ready_timeout_s:g} s ({reason}); raise ready_timeout_s if it only needs longer; "
+        f"{engine.last_words()}"
     )
 
 
@@ -318,7 +319,7 @@ async def _ask_ready(engine: RunningEngine, model: str) -> str | None:
         response = await engine.http.post(
             engine.adapter.chat_path,
             json=engine.adapter.request_body(_one_token(model)),
-            timeout=engine.boot_timeout_s,
+            timeout=engine.ready_timeout_s,
         )
     except httpx.HTTPError as error:
         return str(error) or type(error).__name__

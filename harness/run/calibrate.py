@@ -54,7 +54,7 @@ _SCRIPTED = Variant(
         adapter="dflash2",
         kind="process",
         command=("{python}", "-m", "harness.scripted_server"),
-        boot_timeout_s=30.0,
+        ready_timeout_s=30.0,
     ),
     target=Model(name="scripted", path="scripted"),
 )

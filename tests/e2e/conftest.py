@@ -22,7 +22,7 @@ engines:
   scripted:
     adapter: dflash2
     command: ["{{python}}", "-m", "harness.scripted_server"{arguments}]
-    boot_timeout_s: 60
+    ready_timeout_s: 60
   broken:
     adapter: dflash2
     command: ["{{python}}", "-m", "harness.scripted_server", "--refuse-to-boot"]

@@ -23,7 +23,7 @@ engines:
   scripted:
     adapter: dflash2
     command: ["{python}", "-m", "harness.scripted_server", "--round-ms", "12"]
-    boot_timeout_s: 60
+    ready_timeout_s: 60
 variants:
   - {name: plain, engine: scripted, target: model}
   - name: DFlash2

@@ -25,7 +25,7 @@ SCRIPTED = ("{python}", "-m", "harness.scripted_server")
 
 def variant(*command: str, adapter: str = "dflash2", timeout_s: float = 60.0, **changes) -> Variant:
     facts = {"name": "e", "adapter": adapter, "kind": "process", "command": command}
-    engine = Engine(**{**facts, "boot_timeout_s": timeout_s, **changes})
+    engine = Engine(**{**facts, "ready_timeout_s": timeout_s, **changes})
     return Variant(name="plain", engine=engine, target=Model(name="scripted", path="scripted"))
 
 
@@ -77,7 +77,7 @@ async def test_an_engine_that_is_never_ready_is_stopped(tmp_path):
     sleeper = variant(
         "{python}", "-c", "import time; time.sleep(60)", "{port}", adapter="openai", timeout_s=1.0
     )
-    with pytest.raises(BootError, match=r"not ready in 1 s.*raise boot_timeout_s"):
+    with pytest.raises(BootError, match=r"not ready in 1 s.*raise ready_timeout_s"):
         await booted(sleeper, tmp_path)
 
 

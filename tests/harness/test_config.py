@@ -165,9 +165,9 @@ def test_workloads_carry_their_prompts_and_defaults(project: Path) -> None:
 
 
 def test_keys_beside_use_go_before_those_of_the_used_file(project: Path) -> None:
-    text = changed("bundled.yaml}", "bundled.yaml, boot_timeout_s: 9, environment: {A: 1.10}}")
+    text = changed("bundled.yaml}", "bundled.yaml, ready_timeout_s: 9, environment: {A: 1.10}}")
     engine = load_matrix(written(project, text)).variants[0].engine
-    assert engine.boot_timeout_s == 9.0
+    assert engine.ready_timeout_s == 9.0
     assert engine.environment == {"A": "1.10"}
     assert engine.adapter == "dflash2"
 
@@ -320,11 +320,12 @@ def test_a_used_file_may_not_use_another(project: Path) -> None:
 
 def test_a_mistake_in_a_used_file_is_told_at_its_place_there(project: Path) -> None:
     used = project / "configs" / "engines" / "bundled.yaml"
-    used.write_text('adapter: dflash2\ncommand: ["x"]\nboot_timeout_s: soon\n')
+    used.write_text('adapter: dflash2\ncommand: ["x"]\nready_timeout_s: soon\n')
     with pytest.raises(ConfigError) as caught:
         load_matrix(written(project, GOOD))
     assert str(caught.value) == (
-        "configs/engines/bundled.yaml:3:17: `boot_timeout_s: soon` must be a number, without quotes"
+        "configs/engines/bundled.yaml:3:18: `ready_timeout_s: soon` must be a number, without "
+        "quotes"
     )
 
 
@@ -335,6 +336,13 @@ def test_an_unknown_key_is_told_with_the_nearest_one(project: Path) -> None:
     assert mistake(project, changed("    repetitions: 3", "    repetitons: 3")) == (
         "17:5: unknown key `repetitons`; did you mean `repetitions`?; known here: prompts, warmup, "
         "warmup_passes, repetitions, max_tokens, length, timeouts, cache, retries, kind"
+    )
+
+
+def test_a_key_of_before_is_told_by_its_new_name(project: Path) -> None:
+    text = changed("bundled.yaml}", "bundled.yaml, boot_timeout_s: 9}")
+    assert mistake(project, text) == (
+        "3:48: `boot_timeout_s` is called `ready_timeout_s` now; rename it"
     )
 
 
@@ -358,7 +366,9 @@ def test_an_unknown_key_is_told_with_the_nearest_one(project: Path) -> None:
         ("name: demo\n", "name: true\n", "1:7: `name: true` must be text; quote it if you mean"),
         ("{name: plain,", '{name: "",', "5:12: `name: ` must not be empty"),
         ("cooldown_s: 2.5", "cooldown_s: -1", "24:47: `cooldown_s: -1` must be at least 0"),
-        ("bundled.yaml}", "bundled.yaml, boot_timeout_s: 0}", "must be more than 0"),
+        ("bundled.yaml}", "bundled.yaml, ready_timeout_s: 0}", "must be more than 0"),
+        ("decode_rate: 43", "decode_rate: 0", "25:22: `decode_rate: 0` must be more than 0"),
+        ("decode_rate: 43", "decode_rate: -1", "25:22: `decode_rate: -1` must be more than 0"),
     ],
 )
 def test_a_value_that_cannot_be_is_quoted_with_what_it_must_be(

@@ -50,7 +50,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def variant(*command: str, drafter: Drafter | None = None, **changes: object) -> Variant:
     words = ("python", "-m", "harness.scripted_server", *command)
     facts = {"name": "e", "adapter": "dflash2", "kind": "container", "command": words}
-    engine = Engine(**{**facts, "image": IMAGE, "boot_timeout_s": 60.0, **changes})  # type: ignore[arg-type]
+    engine = Engine(**{**facts, "image": IMAGE, "ready_timeout_s": 60.0, **changes})  # type: ignore[arg-type]
     target = Model(name="scripted", path="owner/scripted")
     return Variant(name="plain", engine=engine, target=target, drafter=drafter)
 

@@ -122,7 +122,7 @@ def test_subject_key_is_the_golden_one() -> None:
 
 
 def test_a_renamed_variant_and_a_moved_program_are_the_same_subject() -> None:
-    elsewhere = replace(ENGINE, command=("/opt/python", "serve"), boot_timeout_s=9.0)
+    elsewhere = replace(ENGINE, command=("/opt/python", "serve"), ready_timeout_s=9.0)
     same = replace(DFLASH2, name="with speculation", engine=elsewhere, reference="plain")
     assert keys.subject_key(same, {}, {}) == keys.subject_key(DFLASH2, {}, {})
 

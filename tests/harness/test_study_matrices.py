@@ -157,7 +157,7 @@ def test_fp8_is_the_one_checkpoint_that_runs_dflash_2_on_the_vllm_of_the_study(
     overlay.mkdir()
     (overlay / "speculative.py").write_text("")
     file = project / "configs" / "matrices" / "study-vllm-fp8.yaml"
-    engine = "{use: configs/engines/vllm.yaml, boot_timeout_s: 1800, expected_boot_s: 420}"
+    engine = "{use: configs/engines/vllm.yaml, ready_timeout_s: 1800, expected_boot_s: 420}"
     assert engine in file.read_text()
     container = (
         "{use: configs/engines/vllm-container.yaml, overlay: {pr: /vllm}, image: "
