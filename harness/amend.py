@@ -7,7 +7,7 @@ more, in a boot of its own, for whoever judges whether the machine is still the 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeAlias
@@ -18,7 +18,7 @@ from harness.records import Block, Cell, Matrix, Plan
 from harness.turns import Place, asked_of
 
 Measured: TypeAlias = Mapping[Place, Collection[int]]
-"""The repetitions that a finished place has."""
+"""The repetitions that a finished place has, whatever matrix it was finished for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +29,28 @@ class Amended:
     todo: frozenset[Place]
     control: Block | None
 
+    @property
+    def started(self) -> frozenset[str]:
+        """The variants that have something to measure."""
+        waiting = {block_id for block_id, _ in self.todo}
+        return frozenset(b.variant for b in self.plan.blocks if b.block_id in waiting)
+
 
 def amended(
-    stored: Plan, matrix: Matrix, wanted: Plan, measured: Measured, only: str | None = None
+    stored: Plan,
+    matrix: Matrix,
+    wanted: Plan,
+    measured: Measured,
+    only: str | None = None,
+    earlier: Sequence[Cell] = (),
 ) -> Amended:
     """`stored` as `matrix` wants it.
 
     wanted: the matrix's plan, without a control. only: the one variant that is measured, anew if it
-    was before; all others stay as stored.
+    was before; all others stay as stored. earlier: cells that the run was once begun with, whether
+    `stored` has them still or not.
     """
-    renamed = _under_stored_ids(stored, wanted)
+    renamed = _under_known_ids((*stored.cells, *earlier), wanted)
     if only is not None:
         _refuse_changes_elsewhere(stored, renamed, only, matrix.path)
         renamed = _with_stored(stored, renamed, only)
@@ -48,7 +60,7 @@ def amended(
     todo = missing(plan_of(cells, blocks, matrix.schedule), measured)
     control = _control(cells, blocks, todo, matrix, only)
     if control:
-        number = _next_number(stored, blocks)
+        number = _next_number([*stored.blocks, *blocks], measured)
         block = replace(control_block(control, matrix), block_id=f"b{number}")
         known = {cell.cell_id for cell in cells}
         cells += [cell for cell in control if cell.cell_id not in known]
@@ -74,13 +86,14 @@ def identity(cell: Cell) -> tuple[str, str, str]:
     return cell.workload_key, cell.subject_key, cell.protocol_id
 
 
-def _under_stored_ids(stored: Plan, wanted: Plan) -> Plan:
+def _under_known_ids(cells: Iterable[Cell], wanted: Plan) -> Plan:
     """The wanted plan, with the ids that its cells have in the run, or new ones that it has not."""
     known: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
-    for cell in stored.cells:
-        if cell.control_of is None:
+    taken: set[str] = set()
+    for cell in cells:
+        if cell.control_of is None and cell.cell_id not in taken:
             known[identity(cell)].append(cell)
-    taken = {cell.cell_id for cell in stored.cells}
+        taken.add(cell.cell_id)
     ids: dict[str, str] = {}
     # the same name goes first, for two variants may be the same subject; then one was renamed
     for may_be_renamed in (False, True):
@@ -176,20 +189,24 @@ def _identities(cells: Sequence[Cell], variant: str) -> set[tuple[str, str, str]
 
 
 def _blocks(stored: Plan, wanted: Plan, measured: Measured, only: str | None) -> Iterator[Block]:
-    """Stored ones in their order, then those that are new."""
+    """Stored ones in their order, then those that an earlier matrix had, then new ones."""
     before = {
         variant: _stored_turns(stored, wanted, variant) for variant in _variants(wanted.cells)
     }
+    earlier = {variant: _earlier_turns(stored, wanted, variant, measured) for variant in before}
     if only is not None:
-        before[only] = []
+        before[only], earlier[only] = [], []
     taken: Counter[str] = Counter()
     kept: dict[str, Block] = {}
+    again: list[Block] = []
     fresh: list[Block] = []
     for block in wanted.blocks:
-        turns = before[block.variant]
+        turns, own = before[block.variant], earlier[block.variant]
         if taken[block.variant] < len(turns):
             block_id = turns[taken[block.variant]].block_id
             kept[block_id] = replace(block, block_id=block_id)
+        elif own:
+            again.append(replace(block, block_id=own.pop(0)))
         else:
             fresh.append(block)
         taken[block.variant] += 1
@@ -197,7 +214,8 @@ def _blocks(stored: Plan, wanted: Plan, measured: Measured, only: str | None) ->
         for surplus in turns[taken[variant] :]:
             kept[surplus.block_id] = _what_was_measured(surplus, variant, wanted, measured)
     yield from (kept[b.block_id] for b in stored.blocks if b.block_id in kept)
-    numbers = count(_next_number(stored, ()))
+    yield from again
+    numbers = count(_next_number(stored.blocks, measured))
     yield from (replace(block, block_id=f"b{next(numbers)}") for block in fresh)
 
 
@@ -211,6 +229,14 @@ def _stored_turns(stored: Plan, wanted: Plan, variant: str) -> list[Block]:
         for block in stored.blocks
         if block.variant in (names or {variant}) and not controls & {*block.cell_ids}
     ]
+
+
+def _earlier_turns(stored: Plan, wanted: Plan, variant: str, measured: Measured) -> list[str]:
+    """Ids of blocks that were dropped, with figures of what is wanted of the variant again."""
+    own = {cell.cell_id for cell in wanted.cells if cell.variant == variant}
+    kept = {block.block_id for block in stored.blocks}
+    found = {block_id for block_id, cell_id in measured if cell_id in own and block_id not in kept}
+    return sorted(found, key=_number)
 
 
 def _what_was_measured(block: Block, variant: str, wanted: Plan, measured: Measured) -> Block:
@@ -227,9 +253,14 @@ def _what_was_measured(block: Block, variant: str, wanted: Plan, measured: Measu
     return replace(alone, cell_ids=tuple(c.cell_id for c in cells if c.cell_id not in left))
 
 
-def _next_number(stored: Plan, blocks: Sequence[Block]) -> int:
-    numbers = [int(block.block_id.removeprefix("b")) for block in (*stored.blocks, *blocks)]
-    return max(numbers, default=0) + 1
+def _next_number(blocks: Sequence[Block], measured: Measured) -> int:
+    """No block's name is given twice, or what the first one left would count for the second."""
+    known = (*(block.block_id for block in blocks), *(block_id for block_id, _ in measured))
+    return max(map(_number, known), default=0) + 1
+
+
+def _number(block_id: str) -> int:
+    return int(block_id.removeprefix("b"))
 
 
 def _first_of(blocks: Sequence[Block], todo: Collection[Place]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from harness.errors import UsageError
-from harness.plan import make_plan
+from harness.plan import counted, make_plan
 from harness.price import Durations
 from harness.records import Budget, Matrix, Plan
 
@@ -26,8 +26,9 @@ def within(
         cut = _cut_repetitions(fewer) or _cut_boots(fewer)
         if cut is None:
             raise UsageError(
-                f"--budget of {budget_s:.0f} s: one repetition and {fewer.schedule.boots} boots of "
-                f"{matrix.path} take {math.ceil(took_s)} s; leave out variants, prompts or levels"
+                f"--budget of {budget_s:.0f} s: one repetition and "
+                f"{counted(fewer.schedule.boots, 'boot')} of {matrix.path} take "
+                f"{math.ceil(took_s)} s; leave out variants, prompts or levels"
             )
         fewer = cut
     raise UsageError(
@@ -83,15 +84,12 @@ def _told(matrix: Matrix, fewer: Matrix, before: Plan, after: Plan) -> Iterator[
     """By the repetitions that are planned: `balanced` may need as many as before."""
     left = {cell.cell_id: cell.repetitions for cell in after.cells}
     said = dict.fromkeys(
-        f"{cell.workload}, load {cell.load}, c = {cell.concurrency}: {_times(left[cell.cell_id])} "
-        f"instead of {cell.repetitions}"
+        f"{cell.workload}, load {cell.load}, c = {cell.concurrency}: "
+        f"{counted(left[cell.cell_id], 'repetition')} instead of {cell.repetitions}"
         for cell in before.cells
         if left[cell.cell_id] != cell.repetitions
     )
     yield from said
     if fewer.schedule.boots != matrix.schedule.boots:
-        yield f"{fewer.schedule.boots} boots per variant instead of {matrix.schedule.boots}"
-
-
-def _times(repetitions: int) -> str:
-    return "1 repetition" if repetitions == 1 else f"{repetitions} repetitions"
+        boots = counted(fewer.schedule.boots, "boot")
+        yield f"{boots} per variant instead of {matrix.schedule.boots}"

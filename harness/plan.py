@@ -445,9 +445,13 @@ def _attached(matrix: Matrix, plan: Plan) -> Iterator[str]:
     order = ", A/B/B/A" if matrix.schedule.order == "abba" and len(matrix.variants) > 1 else ""
     yield (
         f"{', '.join(attached)}: attached, so they cannot be booted: their repetitions (as many as "
-        f"{matrix.schedule.boots} boots would have had) are spread over {num_turns} "
-        f"turn{'s' if num_turns != 1 else ''}{order}, and their intervals are within one boot"
+        f"{counted(matrix.schedule.boots, 'boot')} would have had) are spread over "
+        f"{counted(num_turns, 'turn')}{order}, and their intervals are within one boot"
     )
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _controlled(matrix: Matrix) -> Iterator[str]:

@@ -5,7 +5,7 @@ it is going to have. Pure: what lies on the disk and what else this machine does
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,8 +63,11 @@ def preflight(
     *,
     versions: Mapping[str, str | None],
     occupants: Sequence[str] = (),
+    unstartable: Mapping[str, str] | None = None,
 ) -> Preflight:
-    """models: name -> the identity of its files; versions: engine -> which one would be started."""
+    """models: name -> the identity of its files; versions: engine -> which one would be started;
+    unstartable: engine -> why its container cannot be on this machine.
+    """
     boots = {
         variant.name: _boots(variant, matrix, plan, versions.get(variant.engine.name))
         for variant in matrix.variants
@@ -72,17 +75,22 @@ def preflight(
     views = _views(matrix, plan, models, boots)
     first = {variant.engine.name: boots[variant.name][0] for variant in reversed(matrix.variants)}
     return Preflight(
-        num_checks=1 + sum(check.before_start for check in checks.CHECKS.values()),
-        concerns=_gathered([*_commands(matrix), *_judged(views)]),
+        num_checks=2 + sum(check.before_start for check in checks.CHECKS.values()),
+        concerns=_gathered(
+            [*_commands(matrix), *_containers(matrix, unstartable or {}), *_judged(views)]
+        ),
         rows=eligibility.eligible(plan.cells, models, first),
         occupants=tuple(occupants),
     )
 
 
-def refuse(found: Preflight) -> None:
-    """Nothing is started that cannot become what its row is named by."""
-    if found.refused:
-        told = "\n".join(f"{', '.join(e.variants)}: {e.check}: {e.message}" for e in found.refused)
+def refuse(found: Preflight, started: Set[str] | None = None) -> None:
+    """Nothing is started that cannot become what its row is named by. started: the variants that
+    would be; None: all.
+    """
+    refused = [e for e in found.refused if started is None or not started.isdisjoint(e.variants)]
+    if refused:
+        told = "\n".join(f"{', '.join(e.variants)}: {e.check}: {e.message}" for e in refused)
         raise ConfigError(
             f"{told}\nNothing was started. Mend this or take the variant out of the matrix; "
             "`dflashbench preflight MATRIX` asks again and says what could run instead"
@@ -194,6 +202,13 @@ def _commands(matrix: Matrix) -> Iterator[_Said]:
             ADAPTERS[variant.engine.adapter].command(variant, _settings(variant, matrix), 0)
         except ConfigError as error:
             yield _Said(variant=variant.name, check="command", level="invalid", message=str(error))
+
+
+def _containers(matrix: Matrix, unstartable: Mapping[str, str]) -> Iterator[_Said]:
+    for variant in matrix.variants:
+        message = unstartable.get(variant.engine.name)
+        if message is not None:
+            yield _Said(variant=variant.name, check="container", level="invalid", message=message)
 
 
 def _judged(views: Iterable[CellView]) -> Iterator[_Said]:

@@ -214,8 +214,10 @@ class RunFolder:
             place for place, there in self.measured().items() if asked.get(place, there) <= there
         }
 
-    def measured(self) -> dict[Place, frozenset[int]]:
-        """(block, cell) -> the repetitions that the boot which finished it wrote wholly."""
+    def measured(self, *, whatever_plan: bool = False) -> dict[Place, frozenset[int]]:
+        """(block, cell) -> the repetitions that the boot which finished it wrote wholly; with
+        `whatever_plan` of places, too, that an amended plan has no more.
+        """
         whole: dict[tuple[str | None, ...], set[int]] = defaultdict(set)
         for end in self.read(RepetitionEnd):
             where = end.where
@@ -224,7 +226,7 @@ class RunFolder:
         return {
             place: frozenset(whole[*place, boot_id])
             for place, boot_id in self._finishing_boots().items()
-            if self._planned is None or place in self._planned
+            if whatever_plan or self._planned is None or place in self._planned
         }
 
     def usable(self, kind: type[R]) -> list[R]:

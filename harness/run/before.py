@@ -6,14 +6,16 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from harness.errors import BootError
 from harness.preflight import Preflight, preflight, refuse
 from harness.records import Engine, Matrix, Plan
+from harness.run import containers
 from harness.run.machine import installed
 from harness.run.processes import PROJECT
 
@@ -32,6 +34,7 @@ def check(matrix: Matrix, plan: Plan, identities: Mapping[str, Mapping[str, Any]
         identities,
         versions={name: version_of(engine) for name, engine in engines.items()},
         occupants=occupants(),
+        unstartable=unstartable(engines.values()),
     )
 
 
@@ -40,14 +43,29 @@ def refuse_unfit(
     plan: Plan,
     identities: Mapping[str, Mapping[str, Any]],
     tell: Callable[[str], None],
+    started: Set[str] | None = None,
 ) -> None:
     """Raises ConfigError where a variant cannot become what it is named by; tells who else is
-    here.
+    here. started: the variants that are to be; None: all.
     """
     found = check(matrix, plan, identities)
     for occupant in found.occupants:
         tell(f"not alone on this machine: {occupant}")
-    refuse(found)
+    refuse(found, started)
+
+
+def unstartable(engines: Iterable[Engine]) -> dict[str, str]:
+    """Engine: why no container of it can be started. One with `resources` is started on the node
+    that Ray finds for it, and nothing is known of that.
+    """
+    found = {}
+    for engine in engines:
+        if engine.kind == "container" and not engine.resources:
+            try:
+                containers.refuse_unstartable(engine)
+            except BootError as error:
+                found[engine.name] = str(error)
+    return found
 
 
 # --- versions -------------------------------------------------------------------------------------

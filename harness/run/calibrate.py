@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.adapters import ADAPTERS
 from harness.adapters.base import Ask
-from harness.errors import HarnessError
+from harness.errors import BootError
 from harness.records import (
     Calibration,
     Engine,
@@ -153,7 +153,11 @@ def _seen(exchange: Exchange, max_tokens: int) -> _Seen:
     asked = Asked(where=_NOWHERE, prompt_id="", kind="", index=0, max_tokens=max_tokens)
     request, row = parse_exchange(raw_exchange(asked, "", exchange), _ADAPTER)
     if request.error is not None or request.ttft_s is None or request.engine_timings is None:
-        raise HarnessError(f"calibration: the scripted server did not answer: {request.error}")
+        reason = request.error.message if request.error else "its answer has no timings"
+        raise BootError(
+            f"calibration: the scripted server did not answer ({reason}); look for what ends "
+            "processes on this machine, and try again"
+        )
     timings = request.engine_timings
     sent_ns = timings["sent_ns"]
     true_ttft_s = (sent_ns[0] - timings["received_ns"]) / 1e9

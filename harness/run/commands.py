@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import signal
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import util
@@ -23,7 +23,7 @@ from harness.budget import applied, within
 from harness.config import load_matrix
 from harness.config.tree import nearest
 from harness.errors import ConfigError, UsageError
-from harness.plan import make_plan
+from harness.plan import counted, make_plan
 from harness.records import (
     SCHEMA,
     Amendment,
@@ -33,6 +33,7 @@ from harness.records import (
     Manifest,
     Matrix,
     Plan,
+    PlannedCell,
     PromptSet,
     Session,
     Where,
@@ -48,7 +49,7 @@ from harness.run.load import Fleet
 from harness.run.loops import loop_factory, loop_name
 from harness.run.progress import Reporter
 from harness.store import RunFolder, new_run_id
-from harness.turns import asked_of
+from harness.turns import Place, asked_of
 
 SESSION_RATES = (2000, 8000)
 """Events per second that a session's calibration tries; `doctor` tries more."""
@@ -107,8 +108,15 @@ def run_into(path: Path, run: Path, *, only: str | None, progress: Reporter) -> 
     _refuse_other_device(folder)
     identities = {name: files.identity(m) for name, m in files.models_of(matrix).items()}
     wanted = make_plan(without_control(matrix), identities=files.hashes(identities))
-    before.refuse_unfit(matrix, wanted, identities, progress.note)
-    found = amended(folder.manifest.plan, matrix, wanted, folder.measured(), only)
+    found = amended(
+        folder.manifest.plan,
+        matrix,
+        wanted,
+        folder.measured(whatever_plan=True),
+        only,
+        [planned.cell for planned in folder.read(PlannedCell)],
+    )
+    before.refuse_unfit(matrix, wanted, identities, progress.note, found.started)
     manifest = _amended_manifest(folder.manifest, matrix, path, found.plan, identities)
     progress.note(_told_amendment(found, folder.manifest.run_id))
     if not _same_but_comments(manifest, folder.manifest):
@@ -123,7 +131,7 @@ def run_into(path: Path, run: Path, *, only: str | None, progress: Reporter) -> 
 def resume(run: Path, *, progress: Reporter) -> RunFolder:
     """Do what `run` left undone: every torn or unavailable (block, cell), in new boots."""
     folder = RunFolder.open(run)
-    undone = asked_of(folder.manifest.plan).keys() - folder.finished_cells()
+    undone = _undone(folder)
     matrix = same_matrix(folder.manifest, {cell_id for _, cell_id in undone})
     _refuse_other_device(folder)
     if exit_code(folder) == 0:
@@ -135,19 +143,24 @@ def resume(run: Path, *, progress: Reporter) -> RunFolder:
 
 def exit_code(folder: RunFolder) -> int:
     """0 when every planned cell of every block is finished, else 3."""
-    planned = {(b.block_id, c) for b in folder.manifest.plan.blocks for c in b.cell_ids}
-    return 0 if planned <= folder.finished_cells() else UNAVAILABLE
+    return UNAVAILABLE if _undone(folder) else 0
+
+
+def _undone(folder: RunFolder) -> Set[Place]:
+    return asked_of(folder.manifest.plan).keys() - folder.finished_cells()
 
 
 def unavailable(folder: RunFolder) -> tuple[CellEnd, ...]:
-    """The cells that could not be measured and were not measured since, with the last reason."""
-    finished = folder.finished_cells()
+    """The cells of the plan that could not be measured and were not measured since, with the last
+    reason.
+    """
+    undone = _undone(folder)
     last = {
         (end.where.block_id, end.where.cell_id): end
         for end in folder.read(CellEnd)
         if end.outcome == "unavailable"
     }
-    return tuple(end for place, end in last.items() if place not in finished)
+    return tuple(end for place, end in last.items() if place in undone)
 
 
 def told_unavailable(folder: RunFolder) -> tuple[str, ...]:
@@ -429,7 +442,10 @@ def _told_amendment(found: Amended, run_id: str) -> str:
         return f"{run_id} has all that the matrix asks for, nothing is left to do"
     kept = {c.cell_id for c in found.plan.cells if c.control_of is None} - cells.keys()
     control = f", after the control {found.control.variant}" if found.control else ""
-    return f"{run_id}: {len(cells)} cells to measure{control}, {len(kept)} kept: {', '.join(cells)}"
+    return (
+        f"{run_id}: {counted(len(cells), 'cell')} to measure{control}, {len(kept)} kept: "
+        f"{', '.join(cells)}"
+    )
 
 
 def _refuse_other_device(folder: RunFolder) -> None:

@@ -59,6 +59,12 @@ def described(engine: Engine, where: Where, models: Mapping[str, Path]) -> Conta
     )
 
 
+def refuse_unstartable(engine: Engine) -> None:
+    """What would end a start before there is anything of the engine in it."""
+    _refuse_missing(engine)
+    _image(program(), engine)
+
+
 def place_of(role: str, path: Path) -> str:
     """Where a model that is a file or folder here lies inside: /models/target, .../drafter."""
     return f"{_MODELS}/{role}{path.suffix if path.is_file() else ''}"

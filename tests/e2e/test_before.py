@@ -29,7 +29,7 @@ def test_nor_does_it_add_to_a_stored_run(project):
     (project.path / "model" / "model.safetensors").unlink()
 
     with pytest.raises(ConfigError, match=r"model .*lacks model\.safetensors"):
-        commands.run_into(path, folder.path, only="plain", progress=PlainLines())
+        commands.run_into(path, folder.path, only=None, progress=PlainLines())
 
     assert not folder.read(Session)
 

@@ -260,6 +260,40 @@ def test_exactly_what_an_edit_changes_is_measured(
     assert len(folder.read(Session)) == (2 if expected else 1)
 
 
+def test_an_edit_that_is_taken_back_has_the_figures_of_before_and_measures_nothing(
+    grown: Grown, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = grown.matrix.read_text()
+    flag(grown)
+    assert grown.measure() == 0
+    grown.matrix.write_text(text)
+    capsys.readouterr()
+    assert grown.measure() == 0
+
+    assert "has all that the matrix asks for" in capsys.readouterr().err
+    folder = grown.folder
+    assert len(folder.read(Session)) == 2
+    assert commands.exit_code(folder) == 0
+    drafting = {c.cell_id for c in folder.manifest.plan.cells if c.drafter is not None}
+    assert len(drafting) == 2
+    used = [r.where for r in folder.usable(Request) if r.where.cell_id in drafting]
+    assert {where.session_id for where in used} == {"s1"}
+
+
+def test_a_variant_that_is_removed_is_not_called_unavailable(grown: Grown) -> None:
+    text = grown.matrix.read_text()
+    grown.edit("held_constant:", SLOTTED.replace("scripted", "broken") + "held_constant:")
+    broken = '  broken: {adapter: dflash2, command: ["{python}", "-c", "raise SystemExit(7)"]}'
+    grown.edit("engines:", f"engines:\n{broken}")
+    assert grown.measure() == 3
+    assert {end.outcome for end in commands.unavailable(grown.folder)} == {"unavailable"}
+
+    grown.matrix.write_text(text)
+    assert grown.measure() == 0
+    assert commands.unavailable(grown.folder) == ()
+    assert commands.status(grown.run).unavailable == ()
+
+
 def test_an_edit_that_was_stopped_half_way_is_gone_on_with(grown: Grown) -> None:
     grown.edit("held_constant:", SLOTTED.replace("scripted", "broken") + "held_constant:")
     broken = '  broken: {adapter: dflash2, command: ["{python}", "-c", "raise SystemExit(7)"]}'

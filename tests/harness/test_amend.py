@@ -130,6 +130,50 @@ def test_a_new_variant_has_blocks_of_its_own_and_a_removed_one_none() -> None:
     assert [b.block_id for b in found.plan.blocks] == ["b1", "b2", "b5", "b6"]  # of A B C C B A
 
 
+def test_a_variant_that_is_put_back_has_its_figures_again() -> None:
+    deeper = replace(DFLASH2, name="k15", drafter=Drafter(method="dflash2", k=15))
+    three = replace(BASE, workloads=(GENERATE,), variants=(PLAIN, DFLASH2, deeper))
+    plan, measured = stored_of(three)  # A B C C B A
+    without = amended(plan, replace(three, variants=(PLAIN, DFLASH2)), plan_of_two(three), measured)
+
+    again = amended(without.plan, three, plan, measured)
+    assert not again.todo
+    assert not again.started
+    assert [b.block_id for b in again.plan.blocks] == ["b1", "b2", "b5", "b6", "b3", "b4"]
+
+    anew = amended(without.plan, three, plan, measured, only="k15")
+    assert told(anew) == ["b9 plain generate control", "b7 k15 generate", "b8 k15 generate"]
+    assert anew.started == {"plain", "k15"}
+
+
+def plan_of_two(three: Matrix) -> Plan:
+    return make_plan(replace(three, variants=(PLAIN, DFLASH2)))
+
+
+def test_a_cell_of_before_is_known_by_its_keys_and_never_by_its_name_alone() -> None:
+    """Three protocols, one after the other: what was measured by the first is not the third's."""
+    plan, measured = stored_of(BASE)
+    by_httpx = replace(BASE, transport="httpx")
+    second = amended(plan, by_httpx, make_plan(by_httpx), measured)
+    measured = {**measured, **asked_of(second.plan)}
+
+    third = replace(BASE, workloads=(replace(GENERATE, retries=1), WAVE))
+    fresh = amended(second.plan, third, make_plan(third), measured, earlier=plan.cells)
+    assert {c.cell_id for c in fresh.plan.cells if c.workload == "generate"}.isdisjoint(
+        cell.cell_id for cell in (*plan.cells, *second.plan.cells)
+    )
+    assert told(fresh) == [
+        "b1 plain generate",
+        "b2 DFlash2 generate",
+        "b3 DFlash2 generate",
+        "b4 plain generate",
+    ]
+
+    back = amended(second.plan, BASE, plan, measured, earlier=plan.cells)
+    assert not back.todo
+    assert {c.cell_id for c in back.plan.cells} == {c.cell_id for c in plan.cells}
+
+
 def test_figures_of_another_protocol_have_cells_of_their_own() -> None:
     found = after(BASE, replace(BASE, transport="httpx"))
     assert len(found.todo) == 8

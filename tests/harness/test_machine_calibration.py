@@ -7,7 +7,10 @@ import pytest
 from harness import checks
 from harness.analysis import dataset
 from harness.cell_view import CellView
+from harness.errors import BootError
 from harness.records import Calibration, Lateness
+from harness.run import boot
+from harness.run.boot import RunningEngine
 from harness.run.calibrate import calibrate, worst_s
 from harness.run.commands import DoctorReport
 from harness.run.machine import machine_facts
@@ -27,6 +30,24 @@ async def test_the_client_adds_little_and_says_how_much():
         assert found.clean_events_per_s > 0
     else:  # a machine as busy as this says so
         assert (found.clean_events_per_s, found.unclean_events_per_s) == (None, 500)
+
+
+async def test_an_engine_that_is_killed_meanwhile_ends_it_with_3(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    really_ready = boot.wait_ready
+
+    async def ready_and_killed(engine: RunningEngine, model: str) -> None:
+        await really_ready(engine, model)
+        assert engine.process is not None
+        engine.process.kill()
+        await engine.process.wait()
+
+    monkeypatch.setattr(boot, "wait_ready", ready_and_killed)
+    with pytest.raises(BootError, match="the scripted server did not answer") as caught:
+        await calibrate(levels=(1,), rates=(500,))
+
+    assert caught.value.exit_code == 3
 
 
 def told(found: Calibration) -> tuple[str, ...]:

@@ -335,6 +335,46 @@ def test_synthetic_acceptance_is_told_and_runs(project: Path) -> None:
     refuse(found(file))
 
 
+def in_a_container(project: Path, mounts: str) -> Path:
+    file = matrix(project)
+    started = f'{{adapter: vllm, command: ["{project}/vllm/bin/python", "{{model}}", "{{port}}"]}}'
+    container = (
+        '{adapter: vllm, kind: container, command: ["{model}", "{port}"], '
+        f'image: "vllm@sha256:{"1" * 64}", mounts: {mounts}}}'
+    )
+    assert started in file.read_text()
+    file.write_text(file.read_text().replace(started, container))
+    return file
+
+
+def test_a_folder_that_a_container_is_to_see_and_that_is_not_there_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = in_a_container(project, mounts="{models: /m, cache: /root/.cache}")
+
+    assert main(["preflight", str(file)]) == 3
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert "refused: plain, drafting: container: engine 'vllm': `mounts` names " in said
+    assert f"{project}/cache, and nothing is there" in said
+
+
+def test_an_image_that_was_not_fetched_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docker = project / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text("#!/bin/sh\necho 'No such image' >&2\nexit 1\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}{os.pathsep}{os.environ['PATH']}")
+    file = in_a_container(project, mounts="{models: /m}")
+
+    assert main(["preflight", str(file)]) == 3
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"fetch the image first: docker pull vllm@sha256:{'1' * 64}" in said
+
+
 def test_nothing_is_started_of_a_matrix_that_is_refused(project: Path) -> None:
     (project / "models" / "target" / "config.json").unlink()
 
@@ -343,6 +383,15 @@ def test_nothing_is_started_of_a_matrix_that_is_refused(project: Path) -> None:
 
     assert "plain, drafting: checkpoint_complete: " in str(refused.value)
     assert "Nothing was started" in str(refused.value)
+
+
+def test_what_is_not_started_refuses_nothing(project: Path) -> None:
+    """As where one variant alone is measured into a stored run."""
+    made = found(matrix(project, drafter="{method: dflash, model: models/drafter, k: 9}"))
+
+    refuse(made, {"plain"})
+    with pytest.raises(ConfigError, match="drafting: k_le_block"):
+        refuse(made, {"plain", "drafting"})
 
 
 def test_files_here_say_nothing_of_a_server_that_was_there(project: Path) -> None:
