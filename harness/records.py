@@ -404,6 +404,10 @@ class Boot:
     attached: bool = False  # it ran before and goes on: no start of ours
     container: Container | None = None  # None: a process, or a server that was there
     memory_read_from: MemorySource | None = None  # None: a run of before resident sets alone
+    rendered: Mapping[str, Mapping[str, str]] | None = None
+    """Prompt set -> prompt id -> SHA-256 of the tokens that the engine makes of it; None: it does
+    not tell.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,8 +47,10 @@ class Check:
 
 
 def judge(view: CellView) -> tuple[Verdict, ...]:
-    """Every check's word on a cell, in the table's order; without a request, the first one's."""
-    return _ask(CHECKS if view.requests else {"available": CHECKS["available"]}, view)
+    """Every check's word on a cell, in the table's order; without a request, that of those which
+    ask whether there should be any.
+    """
+    return _ask(CHECKS if view.requests else _OF_NO_REQUEST, view)
 
 
 def judge_plan(view: CellView) -> tuple[Verdict, ...]:
@@ -82,6 +84,11 @@ CHECKS: Mapping[str, Check] = {
         rule="Every block that was to measure the cell finished it. Warning when some did not, "
         "invalid when none did.",
         judge=completeness.available,
+    ),
+    "records_whole": Check(
+        rule="Every repetition has as many requests on the disk as it was measured with. Invalid "
+        "otherwise.",
+        judge=completeness.records_whole,
     ),
     "speculation_active": Check(
         rule="A variant with a drafter drafted, a plain one did not. Invalid; warning where the "
@@ -152,6 +159,11 @@ CHECKS: Mapping[str, Check] = {
         "Warning otherwise.",
         judge=templates.template_equal,
         before_start=True,
+    ),
+    "rendered_alike": Check(
+        rule="Each prompt is rendered to the same tokens in every boot and for the reference, by "
+        "their hashes, where the engines tell. Invalid otherwise.",
+        judge=templates.rendered_alike,
     ),
     "loops": Check(
         rule="At most 10 % of the outputs repeat themselves (share of distinct 4-grams below "
@@ -387,3 +399,5 @@ CHECKS: Mapping[str, Check] = {
         judge=sessions.suspended,
     ),
 }
+
+_OF_NO_REQUEST = {name: CHECKS[name] for name in ("available", "records_whole")}

@@ -1,5 +1,7 @@
 """Whether all was measured that the plan has."""
 
+from collections import Counter
+
 from harness.cell_view import CellView
 from harness.checks.finding import OK, Finding, invalid, warning
 
@@ -12,6 +14,20 @@ def available(view: CellView) -> Finding:
         "`dflashbench resume RUN` measures the rest."
     )
     return warning(message) if view.requests else invalid(message)
+
+
+def records_whole(view: CellView) -> Finding:
+    """A file that was cut off leaves fewer requests than were measured, and medians of the rest."""
+    kept = Counter((item.where.boot_id, item.where.repetition) for item in view.requests)
+    for end in view.ends:
+        there = kept[end.where.boot_id, end.where.repetition]
+        if there != end.num_requests:
+            return invalid(
+                f"Repetition {end.where.repetition} of boot {end.where.boot_id} had "
+                f"{end.num_requests} requests, and requests.jsonl has {there} of them: it was cut "
+                "off or edited. Restore it, or measure the cell again."
+            )
+    return OK
 
 
 def within_one_boot(view: CellView) -> Finding:

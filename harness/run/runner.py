@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.errors import BootError, HarnessError
+from harness.errors import BootError, EngineError, HarnessError
 from harness.records import (
     Block,
     Boot,
@@ -37,6 +37,7 @@ from harness.run.load import Fleet
 from harness.run.machine import Sampler, memory_now
 from harness.run.progress import Pace, Reporter
 from harness.run.raw import read_spool
+from harness.run.rendering import rendered
 from harness.run.turn import Turn, append_spool
 from harness.run.worker import Parser
 from harness.store import RunFolder
@@ -157,6 +158,7 @@ class _Runner:
         try:
             self.folder.append(engine.boot)  # from here on a killed harness leaves its engine named
             await boot.wait_ready(engine, variant.target.name)
+            await self._note_rendered(engine, variant, left)
             self.folder.append(engine.boot)
             if attached:
                 _refuse_another_build(engine, self.attached.setdefault(variant.name, engine.boot))
@@ -170,6 +172,26 @@ class _Runner:
             engine.boot = replace(engine.boot, memory_read_from=peak.read_from if peak else None)
             peak_bytes = peak.peak_bytes if peak else None
             self.folder.append(await boot.stop(engine, memory_peak_bytes=peak_bytes, error=error))
+
+    async def _note_rendered(
+        self, engine: RunningEngine, variant: Variant, cells: Sequence[Cell]
+    ) -> None:
+        """Not by a server that counts its requests."""
+        if variant.engine.max_rate_per_s is not None:
+            return
+        sets = {cell.prompt_set: self._workload_of(cell).prompts for cell in cells}
+        try:
+            found = await rendered(
+                engine.http,
+                engine.adapter,
+                variant.target.name,
+                sets.values(),
+                self.matrix.sampling,
+            )
+        except EngineError as error:
+            self._say(engine.boot.where, "rendering", f"its prompts' tokens stay unknown: {error}")
+        else:
+            engine.boot = replace(engine.boot, rendered=found)
 
     async def _measure(
         self, engine: RunningEngine, sampler: Sampler, where: Where, block: Block, left: list[Cell]

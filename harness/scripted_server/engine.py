@@ -108,6 +108,7 @@ class FakeEngine:
             "/v1/models": lambda: page(json.dumps({"data": [{"id": self.law.served_name}]})),
             "/v1/chat/completions": lambda: self._complete(request),
             "/v1/completions": lambda: self._complete(request),
+            "/tokenize": lambda: page(json.dumps(_tokenized(request.json()))),
         }
         if self._is_loading() and request.path != "/v1/models":
             return refused(503, "Loading model")
@@ -247,8 +248,7 @@ def _die() -> None:
 
 def _wish(body: Mapping[str, Any], law: Law, *, chat: bool) -> _Wish:
     law = replace(law, **body.get("scripted", {}))  # a request may bring a timetable of its own
-    said = [message["content"] for message in body["messages"]] if chat else [body["prompt"]]
-    prompt = "".join(map(_text, said))
+    prompt = _rendered(body) if chat else _text(body["prompt"])
     limit = body.get("max_tokens") or body.get("max_completion_tokens") or law.kv_len
     wanted = law.num_tokens or natural_length(prompt)
     num_tokens = limit if body.get("ignore_eos") else min(wanted, limit)
@@ -264,6 +264,16 @@ def _wish(body: Mapping[str, Any], law: Law, *, chat: bool) -> _Wish:
             token_ids=body.get("return_token_ids", False),
         ),
     )
+
+
+def _rendered(body: Mapping[str, Any]) -> str:
+    """A chat as its messages' texts; there are no roles and no thinking."""
+    return "".join(_text(message["content"]) for message in body["messages"])
+
+
+def _tokenized(body: Mapping[str, Any]) -> dict[str, Any]:
+    tokens = [ord(sign) for sign in _rendered(body)]
+    return {"count": len(tokens), "tokens": tokens}
 
 
 def _text(content: Any) -> str:

@@ -1,6 +1,7 @@
 """Whole runs on the scripted engine: its law says what every record must hold."""
 
 import gzip
+import hashlib
 import os
 import re
 import signal
@@ -75,6 +76,15 @@ def test_blocks_take_turns_and_each_is_one_boot_of_its_own(finished_run):
         assert boot.stopped_at is not None
         assert boot.error is None
         assert not psutil.pid_exists(boot.pid or 0)
+
+
+def test_every_boot_says_what_its_engine_makes_of_the_prompts(finished_run):
+    """The scripted engine takes a character for a token."""
+    hashes = {
+        prompt_id: hashlib.sha256(",".join(str(ord(sign)) for sign in text).encode()).hexdigest()
+        for prompt_id, text in TEXTS.items()
+    }
+    assert [boot.rendered for boot in finished_run.boots()] == [{"two": hashes}] * 4
 
 
 def test_in_generate_the_counters_stand_around_every_request_and_explain_every_token(finished_run):

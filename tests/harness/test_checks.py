@@ -405,7 +405,8 @@ def test_a_cell_that_no_block_finished_is_invalid_and_the_only_thing_said_of_it(
 
     verdicts = checks.judge(empty)
 
-    assert [(verdict.check, verdict.level) for verdict in verdicts] == [("available", "invalid")]
+    told = [(verdict.check, verdict.level) for verdict in verdicts if verdict.level != "ok"]
+    assert told == [("available", "invalid")]
     assert level_of("available", replace(drafted, unfinished=reason)) == "warning"
 
 

@@ -162,6 +162,16 @@ def one_repetition_failed(view: CellView) -> CellView:
     return each_request(view, edit)
 
 
+def one_more(view: CellView) -> CellView:
+    """A request of one prompt beside the even mix."""
+    first, end = view.requests[0], view.ends[0]
+    assert view.requests_in(end.where)[0] == first
+    longer = replace(end, num_requests=end.num_requests + 1)
+    return replace(
+        view, requests=(*view.requests, first), ends=(longer, *view.ends[1:]), snapshots=()
+    )
+
+
 def cold_first_request(view: CellView) -> CellView:
     first = view.requests[0]
     return timed(view, lambda request: 1.6 if request == first else 1.0)
@@ -233,6 +243,25 @@ def other_template(view: CellView) -> CellView:
     return reference(replace(named, models=models), lambda other: replace(other, models=models))
 
 
+def lost_tail(view: CellView) -> CellView:
+    """All requests of the last repetition are gone, so that the mix stays even."""
+    gone = {item.where for item in view.requests_in(view.ends[-1].where)}
+    assert gone
+    return replace(
+        view,
+        requests=tuple(item for item in view.requests if item.where not in gone),
+        snapshots=tuple(item for item in view.snapshots if item.where not in gone),
+    )
+
+
+def rendered_by_two_templates(view: CellView) -> CellView:
+    """Alike in all boots, and one prompt of another hash for the reference."""
+    alike = dict.fromkeys(view.prompt_kinds, "1" * 64)
+    other = {**alike, next(iter(alike)): "2" * 64}
+    ours = boots(view, rendered={view.cell.prompt_set: alike})
+    return reference(ours, lambda its: boots(its, rendered={view.cell.prompt_set: other}))
+
+
 def without_its_head(view: CellView) -> CellView:
     by_mtp = told(cell(view, drafter="mtp", drafter_model=None), drafter="mtp")
     return files(by_mtp, target={"config": TARGET})
@@ -240,6 +269,7 @@ def without_its_head(view: CellView) -> CellView:
 
 ALONE: Mapping[str, Callable[[Views], CellView]] = {
     "available": lambda views: replace(drafted(views), unfinished=("block b4: it died.",)),
+    "records_whole": lambda views: lost_tail(drafted(views)),
     "speculation_active": lambda views: rounds(drafted(views), 0, (0,) * 7),
     "all_rejected": lambda views: rounds(drafted(views), 20, (0,) * 7),
     "al_within_k_plus_1": lambda views: counted(
@@ -267,6 +297,7 @@ ALONE: Mapping[str, Callable[[Views], CellView]] = {
         drafted(views), lambda other: requests(other, prompt_tokens=31)
     ),
     "template_equal": lambda views: other_template(drafted(views)),
+    "rendered_alike": lambda views: rendered_by_two_templates(drafted(views)),
     "loops": lambda views: requests(drafted(views), distinct_4gram_share=0.2),
     "short_outputs": lambda views: requests(replace(plain(views), snapshots=()), output_tokens=63),
     "buffered_stream": flagged("buffered_stream"),
@@ -277,9 +308,7 @@ ALONE: Mapping[str, Callable[[Views], CellView]] = {
     "after_failure": flagged("after_failure"),
     "reconnected": flagged("reconnected"),
     "cache_state": lambda views: requests(drafted(views), cached_tokens=29),
-    "balanced_mix": lambda views: replace(
-        wave(views), requests=wave(views).requests[1:], snapshots=()
-    ),
+    "balanced_mix": lambda views: one_more(wave(views)),
     "in_flight_is_c": lambda views: ends(wave(views), in_flight_max=1),
     "warmed_up": lambda views: replace(drafted(views), warmups=()),
     "client_late": lambda views: requests(drafted(views), send_lateness_s=1.0),
