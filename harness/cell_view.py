@@ -20,9 +20,11 @@ from harness.measures import (
 from harness.records import (
     Boot,
     Cell,
+    LosslessnessRules,
     MachineSample,
     RepetitionEnd,
     Request,
+    Rescore,
     Session,
     Snapshot,
     Where,
@@ -79,6 +81,8 @@ class CellView:
     reference: "CellView | None" = None
     kind: str | None = None
     controls: tuple["CellView", ...] = ()  # of the same work; their reference is what they repeat
+    rescores: Mapping[str, Rescore] = field(default_factory=dict)  # by the differing output's id
+    losslessness: LosslessnessRules | None = None  # None: a run of before it was asked
 
     @cached_property
     def ok(self) -> tuple[Request, ...]:

@@ -16,6 +16,7 @@ from itertools import accumulate
 
 from harness import keys
 from harness.adapters import ADAPTERS
+from harness.differences import compared_with
 from harness.errors import ConfigError
 from harness.price import Durations, estimated_s, num_starts
 from harness.records import (
@@ -30,6 +31,7 @@ from harness.records import (
     Variant,
     Workload,
 )
+from harness.turns import repetitions_of
 
 WARMUP = -1
 """The repetition number of requests that are sent but never figure: of the first pass, -2 of the
@@ -428,7 +430,7 @@ def remarks(matrix: Matrix, plan: Plan) -> tuple[str, ...]:
         for variant, reason in missing.items()
         if reason not in (IS_THE_REFERENCE, IS_THE_CONTROL)
     ]
-    said += [*_attached(matrix, plan), *_controlled(matrix)]
+    said += [*_attached(matrix, plan), *_controlled(matrix), *_rescored(matrix, plan)]
     if matrix.schedule.boots == 1 and num_starts(plan.blocks):
         said.append("one boot per variant: intervals are within one boot; `boots: 4` makes a claim")
     if matrix.purpose == "smoke":
@@ -460,6 +462,40 @@ def _controlled(matrix: Matrix) -> Iterator[str]:
             f"control: {matrix.schedule.control} is measured first and last besides; how far the "
             "two lie apart is the machine's drift"
         )
+
+
+def _rescored(matrix: Matrix, plan: Plan) -> Iterator[str]:
+    """Who is asked where greedy outputs differ, and what that costs."""
+    for variant in matrix.variants if matrix.losslessness.rescore else ():
+        compared = compared_with(plan, variant.name)
+        if not compared:
+            continue
+        if ADAPTERS[variant.engine.adapter].score is None:
+            yield (
+                f"losslessness: where an output differs from {variant.name}'s, a near-tie cannot "
+                f"be told from a fault: adapter {variant.engine.adapter} has no words for the odds "
+                "of a token"
+            )
+            continue
+        most = counted(sum(_num_outputs(cell, plan) for cell in compared), "request")
+        yield (
+            f"losslessness: where an output differs from {variant.name}'s, its engine is asked how "
+            f"likely both tokens are, {_asked_when(variant.name, compared, plan)}, by at most "
+            f"{most} of one token"
+        )
+
+
+def _num_outputs(cell: Cell, plan: Plan) -> int:
+    turns = [block for block in plan.blocks if cell.cell_id in block.cell_ids]
+    return cell.num_requests * sum(len(repetitions_of(block, cell)) for block in turns)
+
+
+def _asked_when(variant: str, compared: Sequence[Cell], plan: Plan) -> str:
+    held = {cell.variant for cell in compared}
+    last = [block for block in plan.blocks if block.variant in held][-1]
+    if last.variant == variant:
+        return f"at the end of its last block, {last.block_id}"
+    return "in one more start of it, if any differs"
 
 
 def _shapes(matrix: Matrix) -> Iterator[tuple[Workload, int, int]]:

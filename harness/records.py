@@ -157,6 +157,14 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LosslessnessRules:
+    """What is asked and allowed where greedy outputs differ from the reference's."""
+
+    rescore: bool = True
+    tolerance_nats: float | None = None  # None: by the type that engines compute in
+
+
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     order: Literal["abba", "listed"] = "abba"
     boots: int = 2
@@ -180,6 +188,7 @@ class Matrix:
     goals: Mapping[str, float] = field(default_factory=dict)
     transport: TransportName = "asyncio"
     rate_ceiling_tok_per_s: float | None = None  # of one stream; None: any is believed
+    losslessness: LosslessnessRules = LosslessnessRules()
 
 
 # --- what the plan made of it ---------------------------------------------------------------------
@@ -295,6 +304,7 @@ class Manifest:
     prompt_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # set -> sources
     budget: Budget | None = None  # None: it may take as long as it takes
     key_variables: tuple[str, ...] = ()  # whose values no file of the run may hold
+    losslessness: LosslessnessRules | None = None  # None: a run of before it was asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -573,17 +583,6 @@ class MachineSample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogEntry:
-    where: Where
-    at: str
-    event: str
-    message: str
-
-
-# --- what analysis computed -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
 class LikelyToken:
     token_id: int
     logprob: float  # natural logarithm
@@ -606,6 +605,17 @@ class Rescore:
     reference_token_id: int | None
     likeliest: tuple[LikelyToken, ...]  # behind the prompt and what both outputs begin with
     reason: str | None  # why nothing likely is known
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEntry:
+    where: Where
+    at: str
+    event: str
+    message: str
+
+
+# --- what analysis computed -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

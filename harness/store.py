@@ -41,6 +41,7 @@ from harness.records import (
     PlannedCell,
     RepetitionEnd,
     Request,
+    Rescore,
     Session,
     Snapshot,
     Where,
@@ -58,6 +59,7 @@ Record: TypeAlias = (
     | CellEnd
     | MachineSample
     | LogEntry
+    | Rescore
 )
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -73,6 +75,7 @@ FILES: Mapping[type[Any], str] = {
     CellEnd: "ends.jsonl",
     MachineSample: "machine.jsonl",
     LogEntry: "log.jsonl",
+    Rescore: "rescores.jsonl",
 }
 
 LEFT_OUT = b"(left out)"

@@ -111,9 +111,8 @@ class Adapter:
     read_request  the engine's own figures of one request (`timings`) -> its drafting; None: they
                   say nothing of it. None in place of the function: the engine never says
     render, tokenize, score
-                  its own words for what a chat becomes, for the tokens of a text (None: it tells
-                  those of its outputs by itself) and for the odds of the next token; None: none
-                  are known
+                  its own words for what a chat becomes, for the tokens of a text and for the odds
+                  of the next token; None: none are known
     """
 
     name: str

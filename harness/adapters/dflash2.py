@@ -103,5 +103,6 @@ DFLASH2 = replace(
     counts_before_idle=True,
     uncached=lambda name: {},  # it has no prefix cache
     render=next_token.CHAT_TOKENS,
+    tokenize=next_token.TEXT_TOKENS,
     score=next_token.COMPLETION_ODDS,
 )

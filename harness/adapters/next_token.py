@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness.adapters import openai
-from harness.adapters.base import Ask, Post, Rendering, Scoring
+from harness.adapters.base import Ask, Post, Rendering, Scoring, Tokenizing
 from harness.records import LikelyToken
 
 NUM_LIKELIEST = 20
@@ -23,6 +23,10 @@ def _chat(ask: Ask) -> Post:
     template = {} if thinking is None else {"chat_template_kwargs": thinking}
     messages = [dict(message) for message in ask.messages]
     return Post(path="/tokenize", body={"model": ask.model, "messages": messages, **template})
+
+
+def _text(text: str, is_prompt: bool) -> Post:
+    return Post(path="/tokenize", body={"prompt": text, "add_special_tokens": is_prompt})
 
 
 def read_tokens(answer: Any) -> tuple[int, ...] | None:
@@ -66,4 +70,5 @@ def best_first(tokens: Iterable[LikelyToken]) -> tuple[LikelyToken, ...] | None:
 
 
 CHAT_TOKENS = Rendering(request=_chat, read=read_tokens)
+TEXT_TOKENS = Tokenizing(request=_text, read=read_tokens)
 COMPLETION_ODDS = Scoring(request=_odds, read=_read_odds)

@@ -183,5 +183,6 @@ VLLM = replace(
     read_facts=read_facts,
     uncached=lambda name: {"cache_salt": name},
     render=next_token.CHAT_TOKENS,
+    tokenize=next_token.TEXT_TOKENS,
     score=next_token.COMPLETION_ODDS,
 )

@@ -20,12 +20,13 @@ from harness.records import (
     Manifest,
     RepetitionEnd,
     Request,
+    Rescore,
     Session,
     Snapshot,
 )
 from harness.store import RunFolder
 
-R = TypeVar("R", Request, Snapshot, RepetitionEnd)
+R = TypeVar("R", Request, Snapshot, RepetitionEnd, Rescore)
 N = TypeVar("N", Boot, Session)
 Name = TypeVar("Name", str, str | None)
 
@@ -130,6 +131,7 @@ class _Records:
         self.requests = _by_cell(_measured_forwards(folder.usable(Request)))
         self.snapshots = _by_cell(folder.usable(Snapshot))
         self.ends = _by_cell(_measured_forwards(folder.usable(RepetitionEnd)))
+        self.rescores = _by_cell(folder.usable(Rescore))
         self.cell_ends = folder.read(CellEnd)
         self.samples: dict[str | None, list[tuple[datetime, MachineSample]]] = defaultdict(list)
         for sample in folder.read(MachineSample):
@@ -160,6 +162,8 @@ class _Records:
             machine=self._machine(cell),
             models=self.folder.manifest.models,
             device=self.folder.manifest.device,
+            rescores={str(item.where.request_id): item for item in self.rescores[cell.cell_id]},
+            losslessness=self.folder.manifest.losslessness,
         )
 
     def _named(self, there: Mapping[Name, N], named: Iterable[Name], what: str) -> tuple[N, ...]:

@@ -1,7 +1,7 @@
 """What the engines wrote: lengths, repetition, and whether speculation changed a single token.
 
-Texts are compared by their hashes; the first difference is looked for in the recorded events.
-Whether a difference is a near-tie of the target or a fault of the engine cannot be told from here.
+Texts are compared by their hashes; the first difference is looked for in the recorded events, and
+what it is worth in the odds that the run asked for.
 """
 
 from collections import Counter
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from harness import measures
+from harness import differences, measures
 from harness.analysis.measured import Measured, not_measured
 from harness.cell_view import CellView, OutputEvents
-from harness.records import Request
+from harness.differences import Judgement, Pair, Word
 
 
 def output_tokens(statistic: Callable[[Sequence[int]], float]) -> Callable[[CellView], Measured]:
@@ -121,18 +121,30 @@ class FirstDifference:
     prompt_id: str
     index: int
     unit: str  # token, character
+    word: Word = "unknown"
+    gap_nats: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Losslessness:
-    """Identical outputs, `num_identical` of `num_compared`; `against` names the other side."""
+    """Identical outputs, `num_identical` of `num_compared`; `against` names the other side. Of the
+    others a word each: near-tie, real, unknown (`unknown_reason`).
+    """
 
+    cell_id: str
     variant: str
     against: str
     num_identical: int
     num_compared: int
     first_difference: FirstDifference | None
     reason: str | None = None  # why nothing was compared
+    num_near_ties: int = 0
+    num_real: int = 0
+    num_unknown: int = 0
+    unknown_reason: str | None = None  # the most frequent one
+    tolerance_nats: float | None = None  # up to which gap a difference is a near-tie
+    largest_gap_nats: float | None = None
+    largest_gap_is_bound: bool = False  # it is at least that
 
 
 def losslessness(view: CellView) -> Losslessness:
@@ -141,22 +153,31 @@ def losslessness(view: CellView) -> Losslessness:
     against = "itself" if reference is view else reference.cell.variant
     if view.cell.sampling.temperature > 0:
         return _not_compared(view, against, "sampled at temperature > 0")
-    first = _first_outputs(reference.ok)
-    pairs = [
-        (request, first[_sent(request)])
-        for request in view.ok
-        if _sent(request) in first and request != first[_sent(request)]
-    ]
-    if not pairs:
+    compared = differences.pairs_of(view)
+    if not compared:
         return _not_compared(view, against, "no output to compare with")
-    differing = [(own, other) for own, other in pairs if own.text_sha256 != other.text_sha256]
-    events = {**reference.events, **view.events}
+    differing = [(pair, differences.judged(view, pair)) for pair in compared if pair.differs]
+    words = Counter(judgement.word for _, judgement in differing)
+    largest = max(
+        (each for _, each in differing if each.gap_nats is not None),
+        key=lambda judgement: judgement.gap_nats or 0.0,
+        default=None,
+    )
+    reasons = Counter(judgement.reason for _, judgement in differing if judgement.reason)
     return Losslessness(
+        cell_id=view.cell.cell_id,
         variant=view.cell.variant,
         against=against,
-        num_identical=len(pairs) - len(differing),
-        num_compared=len(pairs),
-        first_difference=_earliest(differing, events),
+        num_identical=len(compared) - len(differing),
+        num_compared=len(compared),
+        first_difference=_earliest(differing, {**reference.events, **view.events}),
+        num_near_ties=words["near-tie"],
+        num_real=words["real"],
+        num_unknown=words["unknown"],
+        unknown_reason=reasons.most_common(1)[0][0] if reasons else None,
+        tolerance_nats=differences.tolerance_nats(view),
+        largest_gap_nats=largest.gap_nats if largest else None,
+        largest_gap_is_bound=largest is not None and largest.is_bound,
     )
 
 
@@ -170,6 +191,7 @@ def identical_outputs(view: CellView) -> Measured:
 
 def _not_compared(view: CellView, against: str, reason: str) -> Losslessness:
     return Losslessness(
+        cell_id=view.cell.cell_id,
         variant=view.cell.variant,
         against=against,
         num_identical=0,
@@ -179,49 +201,30 @@ def _not_compared(view: CellView, against: str, reason: str) -> Losslessness:
     )
 
 
-def _first_outputs(requests: Sequence[Request]) -> Mapping[tuple[str, str | None], Request]:
-    first: dict[tuple[str, str | None], Request] = {}
-    for request in requests:
-        first.setdefault(_sent(request), request)
-    return first
-
-
-def _sent(request: Request) -> tuple[str, str | None]:
-    """A prompt behind another salt is another prompt."""
-    return request.prompt_id, request.salt
-
-
 def _earliest(
-    differing: Sequence[tuple[Request, Request]], events: Mapping[str, OutputEvents]
+    differing: Sequence[tuple[Pair, Judgement]], events: Mapping[str, OutputEvents]
 ) -> FirstDifference | None:
     found = [
         difference
-        for own, other in differing
-        if (
-            difference := _first_difference(
-                own.prompt_id,
-                events.get(str(own.where.request_id)),
-                events.get(str(other.where.request_id)),
-            )
-        )
+        for pair, judgement in differing
+        if (difference := _first_difference(pair, judgement, events)) is not None
     ]
     return min(found, key=lambda difference: (difference.unit, difference.index), default=None)
 
 
 def _first_difference(
-    prompt_id: str, own: OutputEvents | None, other: OutputEvents | None
+    pair: Pair, judgement: Judgement, events: Mapping[str, OutputEvents]
 ) -> FirstDifference | None:
+    own = events.get(str(pair.own.where.request_id))
+    other = events.get(str(pair.reference.where.request_id))
     if own is None or other is None:
         return None
-    if own.token_ids is not None and other.token_ids is not None:
-        index = _first_unequal(own.token_ids, other.token_ids)
-        return FirstDifference(prompt_id=prompt_id, index=index, unit="token")
-    index = _first_unequal(own.text or "", other.text or "")
-    return FirstDifference(prompt_id=prompt_id, index=index, unit="character")
-
-
-def _first_unequal(own: Sequence[object], other: Sequence[object]) -> int:
-    for index, (left, right) in enumerate(zip(own, other, strict=False)):
-        if left != right:
-            return index
-    return min(len(own), len(other))
+    by_tokens = own.token_ids is not None and other.token_ids is not None
+    ours, theirs = (own.token_ids, other.token_ids) if by_tokens else (own.text, other.text)
+    return FirstDifference(
+        prompt_id=pair.own.prompt_id,
+        index=differences.first_unequal(ours or (), theirs or ()),
+        unit="token" if by_tokens else "character",
+        word=judgement.word,
+        gap_nats=judgement.gap_nats,
+    )

@@ -21,6 +21,7 @@ from harness.checks import (
     counters,
     engine,
     load,
+    losslessness,
     machine,
     methods,
     room,
@@ -164,6 +165,12 @@ CHECKS: Mapping[str, Check] = {
         rule="Each prompt is rendered to the same tokens in every boot and for the reference, by "
         "their hashes, where the engines tell. Invalid otherwise.",
         judge=templates.rendered_alike,
+    ),
+    "lossless": Check(
+        rule="One at a time and greedy, no output of a drafter differs for real from plain "
+        "decoding's, by the odds that its engine tells. Invalid otherwise; warning where plain "
+        "decoding differs from itself for real.",
+        judge=losslessness.lossless,
     ),
     "loops": Check(
         rule="At most 10 % of the outputs repeat themselves (share of distinct 4-grams below "

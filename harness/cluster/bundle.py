@@ -20,6 +20,7 @@ from harness.records import (
     PlannedCell,
     RepetitionEnd,
     Request,
+    Rescore,
     Session,
     Snapshot,
 )
@@ -35,6 +36,7 @@ JOINED_IN_ORDER: tuple[type[Record], ...] = (
     Snapshot,
     RepetitionEnd,
     CellEnd,
+    Rescore,
 )
 
 FOLDERS = ("events", "pages", "servers")  # logs of servers grow; the rest has its name when whole

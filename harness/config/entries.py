@@ -527,6 +527,24 @@ class ScheduleEntry(Entry):
     )
 
 
+class LosslessnessEntry(Entry):
+    """What is asked where a greedy output differs from the reference's."""
+
+    rescore: Switch = Field(
+        default=True,
+        description="whether the reference's engine is asked, when all outputs are there, how "
+        "likely it finds both tokens at each difference: in its last block, or in a start of its "
+        "own where another block comes later",
+    )
+    tolerance_nats: Real | None = Field(
+        default=None,
+        gt=0,
+        description="how much less likely than the likeliest, in natural logarithms, an output's "
+        "token may be for a near-tie; a larger gap is a real difference. Left out: 0.01 where both "
+        "engines say that they compute in float32, else 0.25 (docs/terms.md says why)",
+    )
+
+
 class ClientEntry(Entry):
     """What measures."""
 
@@ -566,6 +584,9 @@ class MatrixEntry(Entry):
     )
     schedule: ScheduleEntry = Field(
         default=ScheduleEntry(), description="in which order variants take their turns"
+    )
+    losslessness: LosslessnessEntry = Field(
+        default=LosslessnessEntry(), description="what is asked where greedy outputs differ"
     )
     client: ClientEntry = Field(default=ClientEntry(), description="what measures")
     device: Device = Field(

@@ -45,6 +45,7 @@ from harness.errors import ConfigError, Place
 from harness.records import (
     Drafter,
     Engine,
+    LosslessnessRules,
     Matrix,
     Model,
     Overlaid,
@@ -501,6 +502,7 @@ def _matrix(file: _File) -> Matrix:
         goals=entry.goals,
         transport=entry.client.transport,
         rate_ceiling_tok_per_s=entry.client.rate_ceiling_tok_per_s,
+        losslessness=LosslessnessRules(**entry.losslessness.model_dump()),
     )
 
 

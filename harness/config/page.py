@@ -10,6 +10,7 @@ from harness.config.entries import (
     EngineEntry,
     Entry,
     GenerateEntry,
+    LosslessnessEntry,
     MatrixEntry,
     ModelEntry,
     PrefillEntry,
@@ -31,6 +32,7 @@ _SECTIONS: tuple[tuple[str, type[Entry]], ...] = (
     ("`workloads:`, kind concurrency", ConcurrencyEntry),
     ("`timeouts:`", TimeoutsEntry),
     ("`schedule:`", ScheduleEntry),
+    ("`losslessness:`", LosslessnessEntry),
     ("`client:`", ClientEntry),
     ("`configs/models/<name>.yaml`", ModelEntry),
 )

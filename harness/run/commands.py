@@ -38,7 +38,7 @@ from harness.records import (
     Session,
     Where,
 )
-from harness.run import before, files, machine, runner
+from harness.run import before, files, machine, rescore, runner
 from harness.run.boot import PROJECT
 from harness.run.calibrate import calibrate, worst_s
 from harness.run.clock import utc_now
@@ -129,12 +129,14 @@ def run_into(path: Path, run: Path, *, only: str | None, progress: Reporter) -> 
 
 
 def resume(run: Path, *, progress: Reporter) -> RunFolder:
-    """Do what `run` left undone: every torn or unavailable (block, cell), in new boots."""
+    """Do what `run` left undone: every torn or unavailable (block, cell), in new boots, and the
+    odds of differences that no engine was asked for.
+    """
     folder = RunFolder.open(run)
-    undone = _undone(folder)
-    matrix = same_matrix(folder.manifest, {cell_id for _, cell_id in undone})
+    todo = {cell_id for _, cell_id in _undone(folder)} | rescore.cells_left(folder)
+    matrix = same_matrix(folder.manifest, todo)
     _refuse_other_device(folder)
-    if exit_code(folder) == 0:
+    if not todo:
         progress.note(f"{folder.manifest.run_id} is complete, nothing is left to do")
     else:
         measure(matrix, folder.manifest.plan, folder, progress)
@@ -313,6 +315,7 @@ def _manifest(
         device=matrix.device,
         goals=matrix.goals,
         key_variables=_key_variables(matrix),
+        losslessness=matrix.losslessness,
         prompt_sources={prompts.name: _sources(prompts) for prompts in [*measured, *warmups]},
         unpublished={prompts.name: _unpublished(prompts) for prompts in [*measured, *warmups]},
     )

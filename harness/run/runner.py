@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from harness.adapters import ADAPTERS
+from harness.differences import compared_with
 from harness.errors import BootError, EngineError, HarnessError
 from harness.records import (
     Block,
@@ -29,7 +31,7 @@ from harness.records import (
     Where,
     Workload,
 )
-from harness.run import boot
+from harness.run import boot, rescore
 from harness.run.boot import RunningEngine
 from harness.run.clock import utc_now
 from harness.run.control import told_control
@@ -77,6 +79,7 @@ class _Runner:
     pace: Pace = field(default_factory=lambda: Pace(0.0))
     attached: dict[str, Boot] = field(default_factory=dict)  # variant -> as it was found first
     warm: set[tuple[str | None, str]] = field(default_factory=set)  # boot, cell
+    later: frozenset[str] = frozenset()  # variants that have a turn after this one
 
     async def run(self) -> None:
         todo = self._todo()
@@ -89,9 +92,11 @@ class _Runner:
             for number, (block, cells) in enumerate(todo):
                 if number:
                     await asyncio.sleep(self.matrix.schedule.cooldown_s)
+                self.later = frozenset(each.variant for each, _ in todo[number + 1 :])
                 await self._block(block, cells)
                 done += sum(self._work(block, cell) for cell in cells)
                 self._advance(done - self.pace.done)  # what a dead engine left undone
+            await self._ask_odds_that_are_left()
             state = "finished"
         except asyncio.CancelledError:
             state = "stopped"
@@ -202,9 +207,59 @@ class _Runner:
                 await self._turn(cell, engine, sampler, where, block).run()
                 self.warm.add((where.boot_id, cell.cell_id))
                 left.remove(cell)
+            await self._ask_odds(engine, where, block.variant)
         finally:
             sampling.cancel()
             self.folder.append(*sampler.take())
+
+    # --- odds at differences ----------------------------------------------------------------------
+
+    async def _ask_odds(self, engine: RunningEngine, where: Where, variant: str) -> None:
+        """In a reference's last block, when no output is to come that is held against its own."""
+        if self.later & {cell.variant for cell in compared_with(self.plan, variant)}:
+            return
+        asked = self._questions(variant)
+        rate = self._variant(variant).engine.max_rate_per_s
+
+        async def pause() -> None:
+            await asyncio.sleep(1 / rate if rate else 0)
+
+        try:
+            await rescore.ask(
+                engine,
+                asked,
+                self.folder,
+                workload_of=self._workload_of,
+                timeout_s=self._variant(variant).engine.timeouts.first_event_s,
+                pause=pause,
+                at=self.reporter.at,
+            )
+        except EngineError as error:
+            self._say(where, "rescore", f"differing outputs could not all be asked for: {error}")
+
+    async def _ask_odds_that_are_left(self) -> None:
+        """Of references whose last block lay before an output that is held against theirs: each in
+        a boot for nothing else.
+        """
+        for variant in self.matrix.variants:
+            asked = self._questions(variant.name)
+            if not asked:
+                continue
+            adapter = ADAPTERS[variant.engine.adapter]
+            if adapter.score is None:
+                reason = rescore.no_words(adapter)
+                self.folder.append(*(rescore.untold(each, reason) for each in asked))
+                continue
+            last = [block for block in self.plan.blocks if block.variant == variant.name][-1]
+            alone = Block(block_id=f"{last.block_id}-rescore", variant=variant.name, cell_ids=())
+            await self._block(alone, [])
+
+    def _questions(self, variant: str) -> tuple[rescore.Question, ...]:
+        if not self.matrix.losslessness.rescore:
+            return ()
+        return rescore.questions(self.folder, self.plan, variant)
+
+    # --- a cell's turn ----------------------------------------------------------------------------
 
     def _turn(
         self, cell: Cell, engine: RunningEngine, sampler: Sampler, where: Where, block: Block

@@ -12,9 +12,11 @@ from harness.cell_view import CellView
 from harness.records import (
     AcceleratorSample,
     Container,
+    LikelyToken,
     MachineSample,
     Request,
     RequestError,
+    Rescore,
     Snapshot,
 )
 
@@ -262,6 +264,30 @@ def rendered_by_two_templates(view: CellView) -> CellView:
     return reference(ours, lambda its: boots(its, rendered={view.cell.prompt_set: other}))
 
 
+def accepted_too_much(view: CellView) -> CellView:
+    """Of one output the token is less likely than the target's own by 2 nats."""
+    (own, *others), reference = view.requests, view.reference
+    assert reference is not None
+    (first, *_) = (each for each in reference.requests if each.prompt_id == own.prompt_id)
+    asked = Rescore(
+        where=own.where,
+        at="2026-11-29T12:20:00Z",
+        asked_boot_id="b4-s1",
+        reference_request_id=str(first.where.request_id),
+        reference_text_sha256=str(first.text_sha256),
+        index=30,
+        token_id=7,
+        reference_token_id=9,
+        likeliest=(LikelyToken(token_id=9, logprob=-0.2), LikelyToken(token_id=7, logprob=-2.2)),
+        reason=None,
+    )
+    return replace(
+        view,
+        requests=(replace(own, text_sha256="another"), *others),
+        rescores={str(own.where.request_id): asked},
+    )
+
+
 def without_its_head(view: CellView) -> CellView:
     by_mtp = told(cell(view, drafter="mtp", drafter_model=None), drafter="mtp")
     return files(by_mtp, target={"config": TARGET})
@@ -298,6 +324,7 @@ ALONE: Mapping[str, Callable[[Views], CellView]] = {
     ),
     "template_equal": lambda views: other_template(drafted(views)),
     "rendered_alike": lambda views: rendered_by_two_templates(drafted(views)),
+    "lossless": lambda views: accepted_too_much(drafted(views)),
     "loops": lambda views: requests(drafted(views), distinct_4gram_share=0.2),
     "short_outputs": lambda views: requests(replace(plain(views), snapshots=()), output_tokens=63),
     "buffered_stream": flagged("buffered_stream"),

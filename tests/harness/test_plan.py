@@ -28,6 +28,7 @@ from harness.records import (
     Cell,
     Drafter,
     Engine,
+    LosslessnessRules,
     Matrix,
     Model,
     Prompt,
@@ -533,7 +534,8 @@ def test_a_cell_of_arrivals_knows_its_rate_and_has_keys_of_its_own() -> None:
 # --- remarks --------------------------------------------------------------------------------------
 
 
-def said(whole: Matrix) -> tuple[str, ...]:
+def said(whole: Matrix, *, rescore: bool = False) -> tuple[str, ...]:
+    whole = replace(whole, losslessness=LosslessnessRules(rescore=rescore))
     return remarks(whole, make_plan(whole))
 
 
@@ -602,6 +604,46 @@ def test_the_plan_says_what_one_boot_and_a_smoke_run_are_worth() -> None:
         "one boot per variant: intervals are within one boot; `boots: 4` makes a claim",
         "purpose smoke: the report carries a banner and never becomes a baseline",
     )
+
+
+def test_the_plan_says_who_is_asked_where_outputs_differ_and_what_that_costs() -> None:
+    # 10 prompts, 3 repetitions, 2 boots, 2 variants
+    assert said(matrix(workloads=(GENERATE,)), rescore=True) == (
+        "losslessness: where an output differs from plain's, its engine is asked how likely both "
+        "tokens are, at the end of its last block, b4, by at most 120 requests of one token",
+    )
+
+
+def test_a_reference_that_does_not_come_last_is_started_once_more_for_it() -> None:
+    whole = matrix(workloads=(GENERATE,), schedule=Schedule(order="listed", boots=2))
+    (remark,) = said(whole, rescore=True)
+    assert "in one more start of it, if any differs, by at most 120 requests" in remark
+
+
+def test_a_control_that_comes_last_is_the_reference_too() -> None:
+    schedule = Schedule(boots=2, control="plain")
+    *_, remark = said(matrix(workloads=(GENERATE,), schedule=schedule), rescore=True)
+    assert "at the end of its last block, b6, by at most 120 requests" in remark
+
+
+def test_of_an_engine_without_words_for_it_the_plan_says_that_near_ties_stay_unknown() -> None:
+    elsewhere = replace(PLAIN, name="elsewhere", engine=OTHER_ENGINE)
+    warm = replace(GENERATE, cache="warm")
+    assert said(matrix(variants=(elsewhere,), workloads=(warm,)), rescore=True) == (
+        "losslessness: where an output differs from elsewhere's, a near-tie cannot be told from a "
+        "fault: adapter openai has no words for the odds of a token",
+    )
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        matrix(workloads=(WAVES,)),
+        matrix(workloads=(GENERATE,), sampling=Sampling(temperature=0.5)),
+    ],
+)
+def test_nobody_is_asked_where_outputs_are_not_compared(whole: Matrix) -> None:
+    assert not any("losslessness" in remark for remark in said(whole, rescore=True))
 
 
 # --- how long it will take ------------------------------------------------------------------------

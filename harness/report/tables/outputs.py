@@ -1,13 +1,13 @@
 """What was written: whether speculation changed it, how long it is, and what is odd about it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.analysis.outputs import Losslessness, count_sources, finish_reasons, flags
 from harness.analysis.summary import Summary
 from harness.cell_view import CellView
 from harness.report import format as fmt
 from harness.report.tables.figures import by_kind, figures_of, narrowed
-from harness.report.tables.table import Entry, Formatter, Table, count, label, missing
+from harness.report.tables.table import Entry, Formatter, Table, count, label, missing, shown
 
 
 def losslessness(summary: Summary) -> list[Table]:
@@ -21,18 +21,62 @@ def losslessness(summary: Summary) -> list[Table]:
                 value=result.num_identical / result.num_compared,
             )
         where = _first_difference(result)
-        rows.append((label(result.variant), label(result.against), same, where))
+        rows.append((label(result.variant), label(result.against), same, where, *_judged(result)))
     if not rows:
         return []
     return [
         Table(
             name="losslessness",
             title="Identical outputs at temperature 0",
-            columns=("variant", "against", "identical outputs", "first difference"),
+            columns=(
+                "variant",
+                "against",
+                "identical outputs",
+                "first difference",
+                "near-ties",
+                "real",
+                "unknown",
+                "largest gap, nats",
+            ),
             rows=tuple(rows),
+            notes=tuple(_notes(summary)),
             num_labels=2,
         )
     ]
+
+
+def _judged(result: Losslessness) -> tuple[Entry, ...]:
+    """How many differences are what, and how large a gap there is among them."""
+    if result.reason is not None:
+        return (missing(result.reason),) * 4
+    bound = "≥ " if result.largest_gap_is_bound else ""
+    gap = shown(result.largest_gap_nats, lambda nats: f"{bound}{fmt.number(nats, 2)}")
+    if result.num_unknown and not result.num_near_ties + result.num_real:
+        nothing = missing(result.unknown_reason)
+        return (nothing, nothing, count(result.num_unknown), gap)
+    return (
+        count(result.num_near_ties),
+        count(result.num_real),
+        count(result.num_unknown),
+        gap,
+    )
+
+
+def _notes(summary: Summary) -> Iterator[str]:
+    told = [each for each in summary.losslessness if each.largest_gap_nats is not None]
+    if told:
+        tolerances = {each.tolerance_nats for each in told if each.tolerance_nats is not None}
+        yield (
+            "The gap is how much less likely than its likeliest token the reference's engine finds "
+            "the output's where the two part, in natural logarithms. Up to "
+            f"{fmt.listed([f'{each:g}' for each in sorted(tolerances)])} rounding explains it: a "
+            "near-tie. A larger one is a real difference."
+        )
+    if any(each.num_unknown for each in summary.losslessness):
+        yield (
+            "Of an unknown one the outputs alone cannot tell whether it is a near-tie of the "
+            "target or a fault."
+        )
 
 
 def _first_difference(result: Losslessness) -> Entry:
