@@ -19,6 +19,9 @@ from harness.errors import BootError, PortInUseError
 RELEASE_S = 10.0
 """How long the system may take to give a port or an accelerator's memory back."""
 
+_NAMELESS_S = 0.5
+"""A process that ends is gone from the system's list before its sockets are, for a moment."""
+
 _COMMAND_SHOWN = 160  # characters
 
 
@@ -81,12 +84,19 @@ def refuse_foreign(port: int, ours: Collection[int]) -> None:
 
     A second listener on a shared socket would answer some of the requests.
     """
-    foreign = [each for each in listeners(port) if each.pid not in ours]
+    foreign = _foreign(port, ours)
+    if any(each.pid is None for each in foreign):
+        time.sleep(_NAMELESS_S)
+        foreign = _foreign(port, ours)
     if foreign:
         raise PortInUseError(
             f"port {port} is answered by {told(foreign)}, which the harness did not start; end it, "
             "then `dflashbench resume`"
         )
+
+
+def _foreign(port: int, ours: Collection[int]) -> list[Holder]:
+    return [each for each in listeners(port) if each.pid not in ours]
 
 
 async def wait_released(port: int | None, pids: Collection[int]) -> None:

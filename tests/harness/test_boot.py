@@ -147,6 +147,18 @@ async def test_a_second_listener_on_a_shared_port_is_refused():
         other.kill()
 
 
+def test_a_socket_that_outlives_its_process_for_a_moment_is_nobodys(monkeypatch):
+    """As when llama-server aborts between its answer and our question whose it was."""
+    monkeypatch.setattr(holders, "_NAMELESS_S", 0.01)
+    nameless, seen = holders.Holder(pid=None, command=""), [1, 0]
+    monkeypatch.setattr(holders, "listeners", lambda port: (nameless,) * seen.pop(0))
+    holders.refuse_foreign(8080, [4711])
+    assert seen == []
+    monkeypatch.setattr(holders, "listeners", lambda port: (nameless,))
+    with pytest.raises(PortInUseError, match="port 8080 is answered by a process of another user"):
+        holders.refuse_foreign(8080, [4711])
+
+
 def listening(port: int) -> socket.socket:
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
