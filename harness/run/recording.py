@@ -12,14 +12,14 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from harness.adapters.base import Ask
+from harness.adapters.base import Ask, Post
 from harness.errors import ConfigError, EngineError, UsageError
 from harness.records import Matrix, Sampling, Variant, Where
 from harness.run import boot
@@ -139,6 +139,9 @@ class _Interview:
             files[f"{question.name}.reads.json"] = f"{json.dumps(times)}\n"
             files |= busy
         files |= await self._metrics(reader, "after")
+        posted = [each async for each in self._posted(QUESTIONS[0])]
+        if posted:
+            files["posted.json"] = _as_json(posted)
         refused = await http.post(adapter.chat_path, json={**self._body(QUESTIONS[-1]), **_REFUSED})
         files["refused.json"] = refused.text
         files["recording.json"] = _as_json(
@@ -162,6 +165,30 @@ class _Interview:
             if answer.status_code == 200 and path != self.engine.adapter.metrics_path:
                 found[f"{path.strip('/').replace('/', '_')}{mark}.json"] = answer.text
         return found
+
+    async def _posted(self, question: _Question) -> AsyncIterator[dict[str, Any]]:
+        """What it makes of a question, and what it finds likely behind it: each as it was asked
+        and answered.
+        """
+        adapter = self.engine.adapter
+        if adapter.render is None:
+            return
+        yield (told := await self._post(adapter.render.request(self._ask(question))))
+        tokens = adapter.render.read(told["answer"])
+        if isinstance(tokens, str) and adapter.tokenize is not None:
+            yield (told := await self._post(adapter.tokenize.request(tokens, True)))
+            tokens = adapter.tokenize.read(told["answer"])
+        if isinstance(tokens, tuple) and adapter.score is not None:
+            yield await self._post(adapter.score.request(self.variant.target.name, tokens))
+
+    async def _post(self, asked: Post) -> dict[str, Any]:
+        answer = await self.http.post(asked.path, json=asked.body)
+        return {
+            "path": asked.path,
+            "body": asked.body,
+            "http_status": answer.status_code,
+            "answer": _json_or_text(answer),
+        }
 
     async def _metrics(self, reader: CounterReader, moment: str) -> dict[str, str]:
         """Read when the engine is quiet, as a run reads them."""
@@ -191,14 +218,23 @@ class _Interview:
         return told, reads, busy
 
     def _body(self, question: _Question) -> dict[str, Any]:
-        ask = Ask(
+        return self.engine.adapter.request_body(self._ask(question))
+
+    def _ask(self, question: _Question) -> Ask:
+        return Ask(
             model=self.variant.target.name,
             messages=({"role": "user", "content": question.text},),
             max_tokens=question.max_tokens,
             sampling=Sampling(),
             length="natural",
         )
-        return self.engine.adapter.request_body(ask)
+
+
+def _json_or_text(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return answer.text
 
 
 def _as_json(value: Any) -> str:
@@ -266,7 +302,8 @@ def _readme(engine: RunningEngine, variant: Variant) -> str:
         "what came, `*.reads.json` of each read the nanoseconds after the request and the number "
         "of bytes. Other pages are as they were before anything was asked, `*_busy` "
         "after the first read of the last stream; `refused.json` answers a temperature that is no "
-        "number. Secrets, folders, ports and the machine's name are taken out.\n"
+        "number. `posted.json`, where it is, tells what was made of `prose` and found likely "
+        "behind it. Secrets, folders, ports and the machine's name are taken out.\n"
     )
 
 

@@ -277,8 +277,10 @@ def _tokenized(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(content: Any) -> str:
-    """Some clients send a list of parts (vLLM's)."""
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+    """Some clients send a list of parts (vLLM's), some tokens."""
+    if isinstance(content, str):
+        return content
+    return "".join(chr(part) if isinstance(part, int) else part["text"] for part in content)
 
 
 def _timetable(wish: _Wish) -> list[tuple[float, int]]:

@@ -39,13 +39,17 @@ def test_an_engine_is_recorded_from_start_to_stop(tmp_path, capsys):
     names = {Path(line).name for line in capsys.readouterr().out.splitlines()}
     assert names == {path.name for path in out.iterdir()}
     assert names == {
-        *("README.md", "recording.json", "start.log", "refused.json"),
+        *("README.md", "recording.json", "start.log", "refused.json", "posted.json"),
         *("health.json", "health_busy.json", "metrics_before.txt", "metrics_after.txt"),
         *(f"{q}.{kind}" for q in ("prose", "copy", "cut") for kind in ("sse", "reads.json")),
     }
     told = json.loads((out / "recording.json").read_text())
     assert (told["adapter"], told["version"], told["drafter"]) == ("dflash2", "scripted", None)
     assert [each["body"]["max_tokens"] for each in told["requests"]] == [64, 96, 8]
+    rendered, likely = json.loads((out / "posted.json").read_text())
+    assert (rendered["path"], rendered["http_status"]) == ("/tokenize", 200)
+    assert bytes(rendered["answer"]["tokens"]).startswith(b"Explain in three")
+    assert likely["body"]["prompt"] == rendered["answer"]["tokens"]
     for question in ("prose", "copy", "cut"):
         reads = json.loads((out / f"{question}.reads.json").read_text())
         assert sum(length for _, length in reads) == (out / f"{question}.sse").stat().st_size

@@ -12,15 +12,17 @@ import pytest
 
 from harness import measures
 from harness.adapters import ADAPTERS
+from harness.adapters.base import Ask, Post
 from harness.adapters.openai import served_names
 from harness.measures import CountersDelta
-from harness.records import Request
+from harness.records import Request, Sampling
 from harness.run.parse import parse_exchange
 
 from .cases.streams import raw
 
 RECORDED = Path(__file__).parent / "recorded"
 RECORDINGS = tuple(sorted(path.parent.name for path in RECORDED.glob("*/recording.json")))
+POSTED = tuple(sorted(path.parent.name for path in RECORDED.glob("*/posted.json")))
 MAX_TOKENS = {"prose": 64, "copy": 96, "cut": 8}
 
 
@@ -175,3 +177,71 @@ def test_a_recording_holds_nothing_of_the_machine_it_was_made_on(recording):
         data = path.read_text(encoding="utf-8")
         for word in ("/home/", "/root/", "/work/", "/Users/", "hf_", "Bearer "):
             assert word not in data, f"{path.name} has {word}"
+
+
+# --- what a chat becomes, and what is likely behind it --------------------------------------------
+
+
+def posts(recording: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text(recording, "posted.json"))
+    return found
+
+
+def prose(recording: str) -> Ask:
+    body = asked(recording)["requests"][0]["body"]
+    return Ask(
+        model=body["model"],
+        messages=body["messages"],
+        max_tokens=body["max_tokens"],
+        sampling=Sampling(),
+        length="natural",
+    )
+
+
+def rendered(recording: str) -> tuple[int, ...]:
+    """As the engine answered, each question being the one that its adapter writes today."""
+    words, (told, *others) = adapter(recording), posts(recording)
+    assert Post(path=told["path"], body=told["body"]) == words.render.request(prose(recording))
+    made = words.render.read(told["answer"])
+    if isinstance(made, str):
+        asked_then = Post(path=others[0]["path"], body=others[0]["body"])
+        assert asked_then == words.tokenize.request(made, True)
+        made = words.tokenize.read(others[0]["answer"])
+    assert isinstance(made, tuple)
+    return made
+
+
+def odds(recording: str) -> dict[int, float]:
+    words, last = adapter(recording), posts(recording)[-1]
+    wanted = words.score.request(asked(recording)["target"], rendered(recording))
+    assert Post(path=last["path"], body=last["body"]) == wanted
+    found = words.score.read(last["answer"])
+    assert found is not None
+    return {each.token_id: each.logprob for each in found}
+
+
+def test_every_engine_that_has_words_for_it_was_asked_what_it_makes_of_a_chat():
+    able = {adapter(each).name for each in RECORDINGS if adapter(each).render is not None}
+    assert {adapter(each).name for each in POSTED} == able == {"dflash2", "llamacpp", "vllm"}
+
+
+@pytest.mark.parametrize("recording", POSTED)
+def test_a_chat_is_rendered_to_as_many_tokens_as_its_answer_counts(recording):
+    request, _ = answer(recording, "prose")
+    assert len(rendered(recording)) == request.prompt_tokens
+
+
+def test_three_engines_make_the_same_tokens_of_one_chat():
+    assert len({rendered(recording) for recording in POSTED}) == 1
+
+
+def test_three_engines_find_the_same_tokens_likely_behind_it():
+    """Of the same weights in float32, by log-probabilities that are sums of many roundings."""
+    first, *others = (odds(recording) for recording in POSTED)
+    best = list(first)[:5]
+    assert len(best) == 5
+    for other in others:
+        assert list(other)[:5] == best
+        assert [other[token] for token in best] == pytest.approx(
+            [first[token] for token in best], abs=1e-3
+        )
