@@ -8,7 +8,7 @@ else: no other script, no inline handler, no request.
 import base64
 import hashlib
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any, get_args
@@ -18,6 +18,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from harness.compare.rules import Word
+from harness.differences import first_unequal
 from harness.records import Level
 from harness.report.tables import Entry, Table
 
@@ -114,12 +115,5 @@ def _letters() -> Iterator[str]:
 
 def from_first_difference(text: str, other: str) -> tuple[str, str]:
     """What both begin with, and what is left of `text`."""
-    at = _first_unequal(text, other)
+    at = first_unequal(text, other)
     return text[:at], text[at:]
-
-
-def _first_unequal(text: Sequence[str], other: Sequence[str]) -> int:
-    for index, (left, right) in enumerate(zip(text, other, strict=False)):
-        if left != right:
-            return index
-    return min(len(text), len(other))

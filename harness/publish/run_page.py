@@ -9,9 +9,11 @@ from tempfile import TemporaryDirectory
 from harness.analysis.metrics import HEADLINE
 from harness.analysis.summary import Section, Summary
 from harness.cell_view import CellView
+from harness.differences import Pair, is_compared, judged
 from harness.publish.cell_page import cell_page, is_withheld
 from harness.publish.gate import Gate
 from harness.publish.html import from_first_difference, render
+from harness.records import Request
 from harness.report import format as fmt
 from harness.report import page, plots
 from harness.report.plots import Picture
@@ -55,7 +57,7 @@ def write_run(summary: Summary, gate: Gate | None, folder: Path) -> None:
         "cells_table": _cells(summary),
         "files": files,
         "addresses": _addresses(pictures),
-        "side_by_side": _side_by_side(summary),
+        "side_by_side": side_by_side(summary),
         "matrix_yaml": summary.manifest.matrix_yaml,
     }
     with told(folder):
@@ -141,7 +143,7 @@ def _drawn(picture: Picture, folder: Path) -> str:
 # --- outputs side by side -------------------------------------------------------------------------
 
 
-def _side_by_side(summary: Summary) -> list[SideBySide]:
+def side_by_side(summary: Summary) -> list[SideBySide]:
     """Of requests that ran alone: the first output of each variant."""
     return [
         SideBySide(workload=section.word, prompt_id=prompt_id, kind=kind, outputs=outputs)
@@ -158,28 +160,47 @@ def _outputs(summary: Summary, section: Section, prompt_id: str) -> list[Output]
             Output(variant=variant, same="", different="", remark="not published")
             for variant in section.variants
         ]
-    texts = {view.cell.cell_id: _first_text(view, prompt_id) for view in section.views}
+    written = {view.cell.cell_id: _first_written(view, prompt_id) for view in section.views}
     return [
-        _output(view, text, texts.get(view.cell.reference_cell_id or ""))
+        _output(view, own, written.get(view.cell.reference_cell_id or ""))
         for view in section.views
-        if (text := texts[view.cell.cell_id]) is not None
+        if (own := written[view.cell.cell_id]) is not None
     ]
 
 
-def _first_text(view: CellView, prompt_id: str) -> str | None:
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    request: Request
+    text: str
+
+
+def _first_written(view: CellView, prompt_id: str) -> _Written | None:
     for request in view.ok:
         events = view.events.get(str(request.where.request_id))
         if request.prompt_id == prompt_id and events is not None and events.text is not None:
-            return events.text
+            return _Written(request=request, text=events.text)
     return None
 
 
-def _output(view: CellView, text: str, reference: str | None) -> Output:
+def _output(view: CellView, own: _Written, reference: _Written | None) -> Output:
     if reference is None:
         remark = "the reference" if view.reference is None else "the reference wrote nothing"
-        return Output(variant=view.cell.variant, same=text, different="", remark=remark)
-    same, different = from_first_difference(text, reference)
-    remark = f"differs from the reference after {fmt.counted(len(same), 'character')}"
-    if text == reference:
-        remark = "identical to the reference"
+        return Output(variant=view.cell.variant, same=own.text, different="", remark=remark)
+    same, different = from_first_difference(own.text, reference.text)
+    remark = "identical to the reference"
+    if own.text != reference.text:
+        remark = f"differs from the reference after {fmt.counted(len(same), 'character')}"
+        remark += _worth(view, Pair(own=own.request, reference=reference.request))
     return Output(variant=view.cell.variant, same=same, different=different, remark=remark)
+
+
+def _worth(view: CellView, pair: Pair) -> str:
+    """What the difference is, where outputs are compared at all."""
+    if not is_compared(view.cell):
+        return ""
+    found = judged(view, pair)
+    if found.gap_nats is None:
+        return f"; a near-tie or not: unknown, {found.reason}"
+    gap = f"{'at least ' if found.is_bound else ''}{fmt.number(found.gap_nats, 2)} nats"
+    said = "by a near-tie" if found.word == "near-tie" else "for real"
+    return f", {said}: its token is {gap} less likely than the target's"

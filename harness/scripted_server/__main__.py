@@ -46,6 +46,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--die-at-request", type=int, help="exit when this many were asked")
     parser.add_argument("--die-after-answers", type=int, help="exit when this many were answered")
     parser.add_argument("--hang-at-request", type=int, help="answer no more from this one on")
+    parser.add_argument("--parts-at", type=int, help="from which token on answers are others")
+    parser.add_argument("--odds-gap-nats", type=float, default=law.odds_gap_nats)
     parser.add_argument("--accept-delay-s", type=float, default=0.0)
     parser.add_argument("--refuse-to-boot", action="store_true")
     return parser.parse_args(arguments)
@@ -66,6 +68,8 @@ def _law(options: argparse.Namespace) -> Law:
         die_at_request=options.die_at_request,
         die_after_answers=options.die_after_answers,
         hang_at_request=options.hang_at_request,
+        parts_at=options.parts_at,
+        odds_gap_nats=options.odds_gap_nats,
     )
 
 

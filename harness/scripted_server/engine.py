@@ -17,6 +17,7 @@ from harness.scripted_server import pages
 from harness.scripted_server.faults import refused
 from harness.scripted_server.script import DONE, Received, Script, Sent, event, page, usage
 
+OTHER = 500  # what a token of an engine that parts is numbered above the others
 ACCEPTED = (3, 1, 7, 0, 2)  # accepted drafts of the 1st, 2nd, ... round, then from the front again
 DEPTH = 7
 
@@ -38,6 +39,8 @@ class Law:
     die_at_request: int | None = None  # exit when this many were asked
     die_after_answers: int | None = None  # exit when this many were answered
     hang_at_request: int | None = None  # answer nothing from this one on
+    parts_at: int | None = None  # the first token that is another than every other engine's
+    odds_gap_nats: float = 0.1  # how much likelier it finds a token than what a parted one says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +168,8 @@ class FakeEngine:
         body = request.json()
         if body.get("model") != self.law.served_name:
             return refused(404, f"model {body.get('model')!r} is not served here")
+        if body.get("logprobs"):
+            return page(json.dumps(_odds(body["prompt"], self.law)))
         self._num_asked += 1
         if self._num_asked == self.law.die_at_request:
             _die()
@@ -276,6 +281,18 @@ def _tokenized(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"count": len(tokens), "tokens": tokens}
 
 
+def _odds(prompt: Sequence[int], law: Law) -> dict[str, Any]:
+    """Of the token behind some others: words are numbered, and a prompt's characters come before
+    the first.
+    """
+    following = prompt[-1] + 1
+    tops = {
+        f"token_id:{following}": -0.1,
+        f"token_id:{following + OTHER}": -0.1 - law.odds_gap_nats,
+    }
+    return {"choices": [{"index": 0, "text": "", "logprobs": {"top_logprobs": [tops]}}]}
+
+
 def _text(content: Any) -> str:
     """Some clients send a list of parts (vLLM's), some tokens."""
     if isinstance(content, str):
@@ -302,20 +319,24 @@ def _outputs(wish: _Wish) -> tuple[tuple[float, bytes], ...]:
     outputs: list[tuple[float, bytes]] = []
     total = 0
     for at_s, num_tokens in _timetable(wish):
-        outputs.append((at_s, _output(total, num_tokens, wish.prompt_tokens, wish.form)))
+        outputs.append((at_s, _output(total, num_tokens, wish)))
         total += num_tokens
     return tuple(outputs)
 
 
-def _output(before: int, num_tokens: int, prompt_tokens: int, form: _Form) -> bytes:
+def _output(before: int, num_tokens: int, wish: _Wish) -> bytes:
     """One output: the words w0 w1 w2 ..., one per token, so that nothing ever repeats."""
-    ids = list(range(before, before + num_tokens))
+    form, parts_at = wish.form, wish.law.parts_at
+    ids = [
+        token if parts_at is None or token < parts_at else token + OTHER
+        for token in range(before, before + num_tokens)
+    ]
     choice = _choice(form, "".join(f"w{token} " for token in ids))
     if form.token_ids:
         choice["token_ids"] = ids
     payload: dict[str, Any] = {"object": _object(form), "choices": [choice]}
     if form.running_usage:
-        payload["usage"] = usage(prompt_tokens, before + num_tokens)
+        payload["usage"] = usage(wish.prompt_tokens, before + num_tokens)
     return event(payload)
 
 

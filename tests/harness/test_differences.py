@@ -348,10 +348,11 @@ def test_the_table_says_how_many_differences_are_what_and_up_to_which_gap_roundi
         "real",
         "unknown",
         "largest gap, nats",
+        "tolerance, nats",
     )
-    assert texts[0][2:] == ["25 of 25", "none", "0", "0", "0", "–"]
-    assert texts[1][4:] == ["1", "1", "1", "2.0"]
-    assert "Up to 0.25 rounding explains it: a near-tie." in table.notes[0]
+    assert texts[0][2:] == ["25 of 25", "none", "0", "0", "0", "–", "0.25"]
+    assert texts[1][4:] == ["1", "1", "1", "2.0", "0.25"]
+    assert "Up to the tolerance rounding explains it: a near-tie." in table.notes[0]
     assert "near-tie of the target or a fault" in table.notes[1]
 
 

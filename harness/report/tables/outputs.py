@@ -37,6 +37,7 @@ def losslessness(summary: Summary) -> list[Table]:
                 "real",
                 "unknown",
                 "largest gap, nats",
+                "tolerance, nats",
             ),
             rows=tuple(rows),
             notes=tuple(_notes(summary)),
@@ -48,29 +49,28 @@ def losslessness(summary: Summary) -> list[Table]:
 def _judged(result: Losslessness) -> tuple[Entry, ...]:
     """How many differences are what, and how large a gap there is among them."""
     if result.reason is not None:
-        return (missing(result.reason),) * 4
+        return (missing(result.reason),) * 5
     bound = "≥ " if result.largest_gap_is_bound else ""
     gap = shown(result.largest_gap_nats, lambda nats: f"{bound}{fmt.number(nats, 2)}")
+    tolerance = shown(result.tolerance_nats, "{:g}".format)
     if result.num_unknown and not result.num_near_ties + result.num_real:
         nothing = missing(result.unknown_reason)
-        return (nothing, nothing, count(result.num_unknown), gap)
+        return (nothing, nothing, count(result.num_unknown), gap, tolerance)
     return (
         count(result.num_near_ties),
         count(result.num_real),
         count(result.num_unknown),
         gap,
+        tolerance,
     )
 
 
 def _notes(summary: Summary) -> Iterator[str]:
-    told = [each for each in summary.losslessness if each.largest_gap_nats is not None]
-    if told:
-        tolerances = {each.tolerance_nats for each in told if each.tolerance_nats is not None}
+    if any(each.largest_gap_nats is not None for each in summary.losslessness):
         yield (
             "The gap is how much less likely than its likeliest token the reference's engine finds "
-            "the output's where the two part, in natural logarithms. Up to "
-            f"{fmt.listed([f'{each:g}' for each in sorted(tolerances)])} rounding explains it: a "
-            "near-tie. A larger one is a real difference."
+            "the output's where the two part, in natural logarithms. Up to the tolerance rounding "
+            "explains it: a near-tie. A larger one is a real difference."
         )
     if any(each.num_unknown for each in summary.losslessness):
         yield (
