@@ -48,10 +48,11 @@ class Check:
 
 
 def judge(view: CellView) -> tuple[Verdict, ...]:
-    """Every check's word on a cell, in the table's order; without a request, that of those which
-    ask whether there should be any.
+    """Every check's word on a cell, in the table's order. Where records are missing, that of those
+    which say so: the others would take what is missing for a fault of the engine.
     """
-    return _ask(CHECKS if view.requests else _OF_NO_REQUEST, view)
+    there = _ask(_OF_RECORDS, view)
+    return there if not view.requests or worst(there) == "invalid" else _ask(CHECKS, view)
 
 
 def judge_plan(view: CellView) -> tuple[Verdict, ...]:
@@ -407,4 +408,4 @@ CHECKS: Mapping[str, Check] = {
     ),
 }
 
-_OF_NO_REQUEST = {name: CHECKS[name] for name in ("available", "records_whole")}
+_OF_RECORDS = {name: CHECKS[name] for name in ("available", "records_whole")}
