@@ -84,7 +84,7 @@ def _sent(request: Request) -> tuple[str, str | None]:
 
 
 def pairs_of(view: CellView) -> tuple[Pair, ...]:
-    return pairs(view.ok, (view.reference or view).ok)
+    return view.remembered("pairs", lambda: pairs(view.ok, (view.reference or view).ok))
 
 
 def first_unequal(own: Sequence[object], other: Sequence[object]) -> int:

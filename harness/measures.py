@@ -171,13 +171,6 @@ def distinct_4gram_share(words: Sequence[Hashable]) -> float | None:
     return len(set(runs)) / (len(words) - 3) if len(words) > 3 else None
 
 
-def loops(share: float | None) -> bool | None:
-    """Whether a reply repeats itself, which inflates acceptance; `share` from
-    `distinct_4gram_share`.
-    """
-    return None if share is None else share < LOOP_SHARE
-
-
 # --- counters -------------------------------------------------------------------------------------
 
 Reason: TypeAlias = Literal[

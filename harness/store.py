@@ -18,12 +18,13 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
@@ -80,6 +81,7 @@ FILES: Mapping[type[Any], str] = {
 
 LEFT_OUT = b"(left out)"
 SHORTEST_KEY = 8
+READ_BYTES = 1 << 20
 
 _RUN_NAME = re.compile(r"\d{8}-\d{6}-")  # results/ also holds baselines/ and published/
 
@@ -196,14 +198,22 @@ class RunFolder:
 
     def read(self, kind: type[R]) -> list[R]:
         """All records of one type, oldest first, superseded ones too. A torn last line is noted."""
-        path = self.path / FILES[kind]
+        path = self.path_of(kind)
+        whole = lines(path, 0, self.end_of(kind))
+        return [decode(line, kind, path, at) for at, line in whole]
+
+    def path_of(self, kind: type[Any]) -> Path:
+        return self.path / FILES[kind]
+
+    def end_of(self, kind: type[Any]) -> int:
+        """Where the last whole line ends; what a crash left behind it is noted."""
+        path = self.path_of(kind)
         with told(path):
-            data = path.read_bytes() if path.exists() else b""
-        # bytes are split, not text: U+2028 and U+0085 inside a string are no line ends
-        *lines, rest = data.split(b"\n")
-        if rest:
+            size = path.stat().st_size if path.exists() else 0
+            end = _end_of_whole_lines(path, size) if size else 0
+        if end < size:
             self._notes[f"{path}: the last line was cut off by a crash and is left out"] = None
-        return [_decode(line, kind, path, number) for number, line in enumerate(lines, start=1)]
+        return end
 
     def boots(self) -> list[Boot]:
         """Every boot once, in order of start, as its last record tells it."""
@@ -240,17 +250,24 @@ class RunFolder:
         requests stay, marked by a repetition below 0.
         When one request was written twice (parsed again after a crash), the last stands.
         """
-        kept_boot = self._finishing_boots()
-        whole = {_repetition_of(end.where) for end in self.read(RepetitionEnd)}
+        counts = self.counting()
         records: dict[object, R] = {}
         for number, record in enumerate(self.read(kind)):
-            where = record.where
-            if _superseded(where, kept_boot) or self._is_wanted_no_more(where):
-                continue
-            if _is_measured(where) and _repetition_of(where) not in whole:
-                continue
-            records[where.request_id if kind is Request else number] = record
+            if counts(record.where):
+                records[record.where.request_id if kind is Request else number] = record
         return list(records.values())
+
+    def counting(self) -> Callable[[Where], bool]:
+        """Whether what was recorded there may be used: the rules of `usable`, by place."""
+        kept_boot = self._finishing_boots()
+        whole = {_repetition_of(end.where) for end in self.read(RepetitionEnd)}
+
+        def counts(where: Where) -> bool:
+            if _superseded(where, kept_boot) or self._is_wanted_no_more(where):
+                return False
+            return not _is_measured(where) or _repetition_of(where) in whole
+
+        return counts
 
     def _is_wanted_no_more(self, where: Where) -> bool:
         if self._planned is None or where.block_id is None or where.cell_id is None:
@@ -280,7 +297,7 @@ class RunFolder:
             return None
         with told(path):
             data = path.read_bytes()
-        return _decode(data, dict[str, Any], path)
+        return decode(data, dict[str, Any], path)
 
     def write_events(
         self, cell_id: str, boot_id: str, repetition: int, rows: Sequence[EventRow]
@@ -292,7 +309,7 @@ class RunFolder:
         table = pa.table(columns, schema=_EVENTS_SCHEMA)
         with told(path):
             path.parent.mkdir(exist_ok=True)
-            _replace(path, lambda beside: pq.write_table(table, beside, compression="zstd"))
+            replace_file(path, lambda beside: pq.write_table(table, beside, compression="zstd"))
         return path
 
     def read_events(self, cell_id: str, boot_id: str, repetition: int) -> list[EventRow]:
@@ -312,6 +329,12 @@ class RunFolder:
             )
             for row in table.to_pylist()
         ]
+
+    def event_files(self) -> frozenset[str]:
+        """Names of the events files that there are."""
+        folder = self.path / "events"
+        with told(folder):
+            return frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
 
     def write_page(self, cell_id: str, boot_id: str, page: bytes) -> Path:
         """The whole metrics page as scraped, once per cell and boot."""
@@ -420,14 +443,21 @@ def _encode(record: object) -> bytes:
     return text.encode()
 
 
-def _decode(data: bytes, kind: type[T], path: Path, line: int | None = None) -> T:
+def decode(data: bytes, kind: type[T], path: Path, at: int | None = None) -> T:
+    """`at`: the byte of `path` at which the line begins; None: it is the whole file."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        found: T = _decoder(cast(Hashable, kind)).decode(data)
     except msgspec.DecodeError as error:
-        place = f"{path}:{line}" if line is not None else str(path)
+        place = str(path) if at is None else f"{path}:{_line_number(path, at)}"
         raise ResultsError(
             f"{place}: {error}: {data[:60]!r}; it was changed after it was written, restore it"
         ) from error
+    return found
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -438,13 +468,13 @@ def _read_manifest(folder: Path) -> Manifest:
         )
     with told(path):
         data = path.read_bytes()
-    schema = _decode(data, dict[str, Any], path).get("schema")
+    schema = decode(data, dict[str, Any], path).get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise ResultsError(
             f"{path}: written by a newer dflashbench (schema {schema}, this one reads {SCHEMA}); "
             "update dflashbench to read it"
         )
-    return _decode(data, Manifest, path)
+    return decode(data, Manifest, path)
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -475,6 +505,48 @@ def _advice(error: OSError, path: Path) -> str:
     if error.errno in _NOT_ALLOWED:
         return "; choose a folder that you may read and write"
     return ""
+
+
+def lines(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """The lines that begin between two bytes of a file, each with its own first byte.
+
+    A file of bytes has lines that end with LF alone: U+2028 and U+0085 inside a string are no ends.
+    """
+    if start >= stop:
+        return
+    with told(path), open(path, "rb", buffering=READ_BYTES) as file:
+        file.seek(start)
+        at = start
+        for line in file:
+            yield at, line[:-1]
+            at += len(line)
+            if at >= stop:
+                return
+
+
+def read_again(path: Path, kind: type[T], at: Sequence[int]) -> Iterator[T]:
+    """The records whose lines begin at these bytes."""
+    if not at:
+        return  # there may be no file
+    with told(path), open(path, "rb") as file:
+        for byte in at:
+            file.seek(byte)
+            yield decode(file.readline()[:-1], kind, path, byte)
+
+
+def _line_number(path: Path, at: int) -> int:
+    return 1 + sum(1 for _ in lines(path, 0, at))
+
+
+def _end_of_whole_lines(path: Path, size: int) -> int:
+    with open(path, "rb") as file:
+        for start in range(size - 1, -1, -READ_BYTES):
+            first = max(0, start + 1 - READ_BYTES)
+            file.seek(first)
+            last = file.read(start + 1 - first).rfind(b"\n")
+            if last >= 0:
+                return first + last + 1
+    return 0
 
 
 def _write_line(descriptor: int, line: bytes) -> None:
@@ -514,10 +586,10 @@ def _ends_whole(path: Path) -> bool:
 
 def write_whole(path: Path, data: bytes) -> None:
     """`path` holds all of `data` afterwards, or what it held before."""
-    _replace(path, lambda beside: beside.write_bytes(data))
+    replace_file(path, lambda beside: beside.write_bytes(data))
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make the file beside `path`, bring it to the disk, then rename it into place."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

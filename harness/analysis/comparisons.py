@@ -4,11 +4,13 @@ A cell that a check calls invalid gives none of them, on either side. What an in
 stats.py's business; this module only knows which figures may be held against each other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from harness.analysis import stats
-from harness.analysis.metrics import COMPARISONS, HEADLINE, METRICS
+from harness.analysis.measured import Measured
+from harness.analysis.metrics import COMPARISONS, METRICS
 from harness.analysis.stats import Crossover, Groups, Interval, Level
 from harness.cell_view import CellView
 from harness.records import Estimate, Verdict
@@ -21,29 +23,37 @@ Invalid = Mapping[str, Sequence[str]]
 class BootFigures:
     """One figure per boot, and the repetitions under it."""
 
-    value: float | None  # over all boots
+    measured: Measured  # over all boots
     by_boot: Mapping[str, float]
     groups: Groups
-    reason: str | None
+
+    @property
+    def value(self) -> float | None:
+        return self.measured.value
+
+    @property
+    def reason(self) -> str | None:
+        return self.measured.reason
 
     @property
     def per_boot(self) -> tuple[float, ...]:
         return tuple(self.by_boot.values())
 
 
+Headline: TypeAlias = Callable[[CellView], BootFigures]
+"""The figures of a view that comparisons are of."""
+
+
 def boot_figures(view: CellView, metric: str) -> BootFigures:
     """`metric` is one that has groups."""
     row = METRICS[metric]
     assert row.groups is not None
-    measured = row.compute(view)
     by_boot = {
         boot_id: value
         for boot_id, of_boot in view.by_boot.items()
         if (value := row.compute(of_boot).value) is not None
     }
-    return BootFigures(
-        value=measured.value, by_boot=by_boot, groups=row.groups(view), reason=measured.reason
-    )
+    return BootFigures(measured=row.compute(view), by_boot=by_boot, groups=row.groups(view))
 
 
 def ratio(figures: BootFigures, reference: BootFigures) -> tuple[float, Interval | None] | None:
@@ -72,14 +82,13 @@ def estimate(value: float, interval: Interval | None, *, unit: str, n: int) -> E
     )
 
 
-def speedup(view: CellView, invalid: Invalid) -> Estimate:
+def speedup(view: CellView, headline: Headline, invalid: Invalid) -> Estimate:
     """Headline figure over the reference's: the same work on the same engine, without a drafter."""
     unit = COMPARISONS["speedup"].unit
     reason = why_no_speedup(view, invalid)
     if reason is not None or view.reference is None:
         return Estimate(value=None, unit=unit, n=0, reason=reason)
-    metric = HEADLINE[view.cell.workload]
-    own, other = boot_figures(view, metric), boot_figures(view.reference, metric)
+    own, other = headline(view), headline(view.reference)
     found = ratio(own, other)
     if found is None:
         return Estimate(value=None, unit=unit, n=0, reason=own.reason or other.reason)
@@ -97,16 +106,20 @@ def why_no_speedup(view: CellView, invalid: Invalid) -> str | None:
     return None
 
 
-def scaling(view: CellView, single: CellView | None, invalid: Invalid) -> Estimate:
+def scaling(
+    view: CellView, single: CellView | None, headline: Headline, invalid: Invalid
+) -> Estimate:
     """Aggregate over the same variant's at c = 1."""
     unit = COMPARISONS["scaling"].unit
-    value, reason = _scaling(view, single, invalid)
+    value, reason = _scaling(view, single, headline, invalid)
     return Estimate(value=value, unit=unit, n=len(view.boots), reason=reason)
 
 
-def efficiency(view: CellView, single: CellView | None, invalid: Invalid) -> Estimate:
+def efficiency(
+    view: CellView, single: CellView | None, headline: Headline, invalid: Invalid
+) -> Estimate:
     """Scaling over c."""
-    value, reason = _scaling(view, single, invalid)
+    value, reason = _scaling(view, single, headline, invalid)
     share = None if value is None else value / view.cell.concurrency
     return Estimate(
         value=share, unit=COMPARISONS["efficiency"].unit, n=len(view.boots), reason=reason
@@ -114,15 +127,14 @@ def efficiency(view: CellView, single: CellView | None, invalid: Invalid) -> Est
 
 
 def _scaling(
-    view: CellView, single: CellView | None, invalid: Invalid
+    view: CellView, single: CellView | None, headline: Headline, invalid: Invalid
 ) -> tuple[float | None, str | None]:
     if single is None:
         return None, "c = 1 was not measured"
     for side in (view, single):
         if side.cell.cell_id in invalid:
             return None, f"invalid at c = {side.cell.concurrency}"
-    compute = METRICS["aggregate_throughput"].compute
-    own, alone = compute(view), compute(single)
+    own, alone = headline(view), headline(single)
     if own.value is None or not alone.value:
         return None, own.reason or alone.reason
     return own.value / alone.value, None
@@ -142,6 +154,7 @@ class Crossing:
 def crossing(
     leader: Sequence[CellView],
     other: Sequence[CellView],
+    headline: Headline,
     verdicts: Mapping[str, Sequence[Verdict]],
 ) -> Crossing:
     """Both sides at the levels they share."""
@@ -149,7 +162,7 @@ def crossing(
     pairs = [
         (view, others[view.cell.concurrency]) for view in leader if view.cell.concurrency in others
     ]
-    levels = [_level(own, rival, verdicts) for own, rival in pairs]
+    levels = [_level(own, rival, headline, verdicts) for own, rival in pairs]
     return Crossing(
         leader=leader[0].cell.variant,
         other=other[0].cell.variant,
@@ -159,9 +172,13 @@ def crossing(
     )
 
 
-def _level(own: CellView, rival: CellView, verdicts: Mapping[str, Sequence[Verdict]]) -> Level:
-    metric = HEADLINE["concurrency"]
-    found = ratio(boot_figures(own, metric), boot_figures(rival, metric))
+def _level(
+    own: CellView,
+    rival: CellView,
+    headline: Headline,
+    verdicts: Mapping[str, Sequence[Verdict]],
+) -> Level:
+    found = ratio(headline(own), headline(rival))
     usable = all(_may_end_a_bracket(verdicts[side.cell.cell_id]) for side in (own, rival))
     return Level(concurrency=own.cell.concurrency, ratio=found[1] if found else None, usable=usable)
 

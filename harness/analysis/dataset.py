@@ -2,13 +2,15 @@
 here.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
-import pandas as pd
+import pyarrow as pa
 
 from harness.cell_view import CellView, OutputEvents
 from harness.errors import ResultsError
@@ -23,10 +25,11 @@ from harness.records import (
     Rescore,
     Session,
     Snapshot,
+    Where,
 )
 from harness.store import RunFolder
+from harness.stored import StoredRecords, StoredRequests, is_measured, refuse_negative
 
-R = TypeVar("R", Request, Snapshot, RepetitionEnd, Rescore)
 N = TypeVar("N", Boot, Session)
 Name = TypeVar("Name", str, str | None)
 
@@ -63,46 +66,53 @@ def load(folder: RunFolder) -> Dataset:
     )
 
 
-def requests_frame(dataset: Dataset) -> pd.DataFrame:
-    """One row per measured request with the ids and scalars that a spreadsheet wants."""
-    rows = [
-        {
-            "variant": view.cell.variant,
-            "workload": view.cell.workload,
-            "load": view.cell.load,
-            "concurrency": view.cell.concurrency,
-            "cell_id": view.cell.cell_id,
-            "boot_id": request.where.boot_id,
-            "repetition": request.where.repetition,
-            "prompt_id": request.prompt_id,
-            "kind": request.kind,
-            "status": request.status,
-            "error": request.error.kind if request.error else None,
-            "prompt_tokens": request.prompt_tokens,
-            "cached_tokens": request.cached_tokens,
-            "output_tokens": request.output_tokens,
-            "output_tokens_source": request.output_tokens_source,
-            "event_tokens_source": request.event_tokens_source,
-            "first_tokens": request.first_tokens,
-            "first_tokens_source": request.first_tokens_source,
-            "num_output_events": request.num_output_events,
-            "num_reads": request.num_reads,
-            "send_lateness_s": request.send_lateness_s,
-            "connect_s": request.connect_s,
-            "ttfr_s": request.ttfr_s,
-            "ttft_s": request.ttft_s,
-            "ttfa_s": request.ttfa_s,
-            "t_last_s": request.t_last_s,
-            "wall_s": request.wall_s,
-            "finish_reason": request.finish_reason,
-            "distinct_4gram_share": request.distinct_4gram_share,
-            "flags": " ".join(request.flags) or None,
-        }
-        for view in dataset.views
-        for request in view.requests
+REQUEST_COLUMNS = pa.schema(
+    [
+        ("variant", pa.string()),
+        ("workload", pa.string()),
+        ("load", pa.string()),
+        ("concurrency", pa.int64()),
+        ("cell_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("repetition", pa.int64()),
+        ("prompt_id", pa.string()),
+        ("kind", pa.string()),
+        ("status", pa.string()),
+        ("error", pa.string()),
+        ("prompt_tokens", pa.int64()),
+        ("cached_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),
+        ("output_tokens_source", pa.string()),
+        ("event_tokens_source", pa.string()),
+        ("first_tokens", pa.int64()),
+        ("first_tokens_source", pa.string()),
+        ("num_output_events", pa.int64()),
+        ("num_reads", pa.int64()),
+        ("send_lateness_s", pa.float64()),
+        ("connect_s", pa.float64()),
+        ("ttfr_s", pa.float64()),
+        ("ttft_s", pa.float64()),
+        ("ttfa_s", pa.float64()),
+        ("t_last_s", pa.float64()),
+        ("wall_s", pa.float64()),
+        ("finish_reason", pa.string()),
+        ("distinct_4gram_share", pa.float64()),
+        ("flags", pa.string()),
     ]
-    # Int64 and not int64: a count that is not known must stay empty, not become 0 or 12.0
-    return pd.DataFrame(rows).convert_dtypes()
+)
+_OF_THE_CELL = ("variant", "workload", "load", "concurrency", "cell_id")
+
+
+def requests_table(view: CellView) -> pa.Table:
+    """One row per measured request with the ids and scalars that a spreadsheet wants."""
+    num_rows = len(view.sent)
+    columns = [
+        pa.repeat(pa.scalar(getattr(view.cell, field.name), field.type), num_rows)
+        if field.name in _OF_THE_CELL
+        else view.sent.array(field.name).cast(field.type)
+        for field in REQUEST_COLUMNS
+    ]
+    return pa.table(columns, schema=REQUEST_COLUMNS)
 
 
 def _with_reference(view: CellView, views: Mapping[str, CellView]) -> CellView:
@@ -122,47 +132,58 @@ def _with_controls(view: CellView, controls: Sequence[CellView]) -> CellView:
 
 
 class _Records:
-    """The folder's records by cell; each file is read once."""
+    """The folder's records by cell. What grows with the number of requests is not held."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.sessions = {item.where.session_id: item for item in folder.read(Session)}
         self.boots = {item.where.boot_id: item for item in folder.boots()}
-        self.requests = _by_cell(_measured_forwards(folder.usable(Request)))
-        self.snapshots = _by_cell(folder.usable(Snapshot))
-        self.ends = _by_cell(_measured_forwards(folder.usable(RepetitionEnd)))
-        self.rescores = _by_cell(folder.usable(Rescore))
-        self.cell_ends = folder.read(CellEnd)
-        self.samples: dict[str | None, list[tuple[datetime, MachineSample]]] = defaultdict(list)
-        for sample in folder.read(MachineSample):
-            at = datetime.fromisoformat(sample.at)
-            self.samples[sample.where.boot_id].append((at, sample))
+        self.requests = StoredRequests(folder)
+        self.snapshots = StoredRecords(folder, Snapshot)
+        self.ends: dict[str, list[RepetitionEnd]] = defaultdict(list)
+        for end in folder.usable(RepetitionEnd):
+            refuse_negative(end)
+            if is_measured(end.where):
+                self.ends[str(end.where.cell_id)].append(end)
+        self.cell_ends: dict[str | None, dict[str | None, CellEnd]] = defaultdict(dict)
+        for cell_end in folder.read(CellEnd):
+            self.cell_ends[cell_end.where.cell_id][cell_end.where.block_id] = cell_end
+        self.rescores: dict[str, dict[str, Rescore]] = defaultdict(dict)
+        for rescore in folder.usable(Rescore):
+            where = rescore.where
+            self.rescores[str(where.cell_id)][str(where.request_id)] = rescore
+        self.samples = _Samples(folder.read(MachineSample))
         self.warmups: dict[str | None, list[Request]] = defaultdict(list)
-        for requests in self.requests.values():
-            for request in requests:
-                if not _measured(request):
-                    self.warmups[request.where.boot_id].append(request)
+        for cell_id in self.requests.cell_ids:
+            for request in self.requests.warmups(cell_id):
+                self.warmups[request.where.boot_id].append(request)
+        self.events = _EventFiles(folder)
+        self.blocks: dict[str, list[str]] = defaultdict(list)
+        for block in folder.manifest.plan.blocks:
+            for cell_id in block.cell_ids:
+                self.blocks[cell_id].append(block.block_id)
 
     def view(self, cell: Cell) -> CellView:
-        requests = tuple(item for item in self.requests[cell.cell_id] if _measured(item))
-        boot_ids = tuple(dict.fromkeys(request.where.boot_id for request in requests))
+        places = self.requests.places(cell.cell_id)
+        boot_ids = tuple(dict.fromkeys(place.boot_id for place in places))
         boots = self._named(self.boots, boot_ids, "boot")
         session_ids = dict.fromkeys(boot.where.session_id for boot in boots)
+        ends = tuple(self.ends[cell.cell_id])
         return CellView(
             cell=cell,
             prompt_kinds=self.folder.manifest.prompt_kinds[cell.prompt_set],
-            requests=requests,
+            requests=self.requests.measured(cell.cell_id),
             warmups=tuple(item for boot_id in boot_ids for item in self.warmups[boot_id]),
-            snapshots=tuple(item for item in self.snapshots[cell.cell_id] if _measured(item)),
+            snapshots=self.snapshots.of_cell(cell.cell_id),
             boots=boots,
-            ends=tuple(item for item in self.ends[cell.cell_id] if _measured(item)),
+            ends=ends,
             sessions=self._named(self.sessions, session_ids, "session"),
-            events=self._events(cell, requests),
+            events=self._events(cell, places),
             unfinished=self._unfinished(cell),
-            machine=self._machine(cell),
+            machine=tuple(sample for end in ends for sample in self.samples.within(end)),
             models=self.folder.manifest.models,
             device=self.folder.manifest.device,
-            rescores={str(item.where.request_id): item for item in self.rescores[cell.cell_id]},
+            rescores=self.rescores[cell.cell_id],
             losslessness=self.folder.manifest.losslessness,
         )
 
@@ -176,50 +197,17 @@ class _Records:
             )
         return tuple(there[name] for name in named)
 
-    def _machine(self, cell: Cell) -> tuple[MachineSample, ...]:
-        """Of the seconds in which a repetition ran: between them the machine may rest."""
-        found: list[MachineSample] = []
-        for end in filter(_measured, self.ends[cell.cell_id]):
-            began = datetime.fromisoformat(end.started_at)
-            ended = began + timedelta(seconds=end.window_s)
-            found += [
-                sample for at, sample in self.samples[end.where.boot_id] if began <= at <= ended
-            ]
-        return tuple(found)
-
-    def _events(self, cell: Cell, requests: Sequence[Request]) -> Mapping[str, OutputEvents]:
+    def _events(self, cell: Cell, places: Sequence[Where]) -> Mapping[str, OutputEvents]:
         """Only where a figure needs them: they are most of a folder and may be left out."""
         if cell.load not in ("single", "closed") or cell.max_tokens == 1:
             return {}
-        found: dict[str, OutputEvents] = {}
-        repetitions = dict.fromkeys(
-            (str(item.where.boot_id), item.where.repetition) for item in requests
-        )
-        for boot_id, repetition in repetitions:
-            assert repetition is not None
-            if not self.folder.events_path(cell.cell_id, boot_id, repetition).exists():
-                continue
-            for row in self.folder.read_events(cell.cell_id, boot_id, repetition):
-                found[row.request_id] = OutputEvents(
-                    offsets_ns=row.offset_ns,
-                    tokens=row.tokens,
-                    text=row.text,
-                    token_ids=row.token_ids,
-                )
-        return found
+        return self.events.of(cell.cell_id, places)
 
     def _unfinished(self, cell: Cell) -> tuple[str, ...]:
         """Per block of the plan that has not finished the cell, the last word on why."""
-        ends = {
-            end.where.block_id: end for end in self.cell_ends if end.where.cell_id == cell.cell_id
-        }
-        blocks = [
-            block.block_id
-            for block in self.folder.manifest.plan.blocks
-            if cell.cell_id in block.cell_ids
-        ]
+        ends = self.cell_ends[cell.cell_id]
         messages = []
-        for block_id in blocks:
+        for block_id in self.blocks[cell.cell_id]:
             end = ends.get(block_id)
             if end is None:
                 messages.append(f"block {block_id} was not measured.")
@@ -229,29 +217,89 @@ class _Records:
         return tuple(messages)
 
 
-def _measured_forwards(records: Sequence[R]) -> Sequence[R]:
-    """The same records, none of which holds a negative duration: to show such a one as 0 or to
-    leave it out would hide a clock that steps.
-    """
-    for record in records:
-        for field in fields(record):
-            value = getattr(record, field.name)
-            if field.name.endswith("_s") and isinstance(value, float) and value < 0:
-                raise ResultsError(
-                    f"{record.where.request_id or record.where.cell_id}: `{field.name}` is "
-                    f"{value:g} s, and no time is negative; its clock or its record is broken, so "
-                    "measure the cell again"
+class _Samples:
+    """The seconds of the machine, to be found by the time of a repetition."""
+
+    def __init__(self, samples: Iterable[MachineSample]) -> None:
+        self.by_boot: dict[str | None, list[tuple[datetime, MachineSample]]] = defaultdict(list)
+        for sample in samples:
+            at = datetime.fromisoformat(sample.at)
+            self.by_boot[sample.where.boot_id].append((at, sample))
+        for own in self.by_boot.values():
+            own.sort(key=_time)
+
+    def within(self, end: RepetitionEnd) -> list[MachineSample]:
+        """While it ran: between repetitions the machine may rest."""
+        own = self.by_boot[end.where.boot_id]
+        began = datetime.fromisoformat(end.started_at)
+        ended = began + timedelta(seconds=end.window_s)
+        first = bisect_left(own, began, key=_time)
+        behind = bisect_right(own, ended, key=_time)
+        return [sample for _, sample in own[first:behind]]
+
+
+def _time(timed: tuple[datetime, MachineSample]) -> datetime:
+    return timed[0]
+
+
+# --- output events --------------------------------------------------------------------------------
+
+CELLS_OF_EVENTS_HELD = 2  # a cell and its reference
+
+
+class _EventFiles:
+    """The events of cells, read when somebody asks for one and dropped when others were."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.there = folder.event_files()
+        self.held: OrderedDict[str, Mapping[str, OutputEvents]] = OrderedDict()
+
+    def of(self, cell_id: str, places: Sequence[Where]) -> Mapping[str, OutputEvents]:
+        repetitions = [(str(place.boot_id), place.repetition or 0) for place in places]
+        there = [
+            (boot_id, repetition)
+            for boot_id, repetition in repetitions
+            if self.folder.events_path(cell_id, boot_id, repetition).name in self.there
+        ]
+        return _CellEvents(self, cell_id, there) if there else {}
+
+    def read(
+        self, cell_id: str, repetitions: Sequence[tuple[str, int]]
+    ) -> Mapping[str, OutputEvents]:
+        if cell_id not in self.held:
+            self.held[cell_id] = {
+                row.request_id: OutputEvents(
+                    offsets_ns=row.offset_ns,
+                    tokens=row.tokens,
+                    text=row.text,
+                    token_ids=row.token_ids,
                 )
-    return records
+                for boot_id, repetition in repetitions
+                for row in self.folder.read_events(cell_id, boot_id, repetition)
+            }
+            while len(self.held) > CELLS_OF_EVENTS_HELD:
+                self.held.popitem(last=False)
+        self.held.move_to_end(cell_id)
+        return self.held[cell_id]
 
 
-def _measured(record: Request | Snapshot | RepetitionEnd) -> bool:
-    """Repetition -1 is the warm-up."""
-    return record.where.repetition is not None and record.where.repetition >= 0
+class _CellEvents(Mapping[str, OutputEvents]):
+    """By request id."""
 
+    def __init__(
+        self, files: _EventFiles, cell_id: str, repetitions: Sequence[tuple[str, int]]
+    ) -> None:
+        self._read = partial(files.read, cell_id, repetitions)
 
-def _by_cell(records: Sequence[R]) -> dict[str, list[R]]:
-    grouped: dict[str, list[R]] = defaultdict(list)
-    for record in records:
-        grouped[str(record.where.cell_id)].append(record)
-    return grouped
+    def __getitem__(self, request_id: str) -> OutputEvents:
+        return self._read()[request_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __bool__(self) -> bool:
+        return True  # there is a file, which need not be read to know that

@@ -4,7 +4,8 @@ Deltas are pooled over the scopes of a view and divided once. Where counters can
 is handed on, under the words of docs/terms.md; nothing is estimated from the client's side.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from harness import measures
 from harness.adapters import ADAPTERS
@@ -138,12 +139,18 @@ def counted(view: CellView) -> LedgerEntry:
     read_request = ADAPTERS[view.cell.adapter].read_request
     if view.kind is None or not view.counters_are_shared or read_request is None:
         return view.total
-    told = [read_request(request.engine_timings or {}) for request in view.ok]
+    return view.remembered("counted", lambda: _told_with_each(view, read_request))
+
+
+def _told_with_each(
+    view: CellView, read_request: Callable[[Mapping[str, Any]], CountersDelta | None]
+) -> LedgerEntry:
+    told = [read_request(timings or {}) for timings in view.ok.timings()]
     known = [delta for delta in told if delta is not None]
-    if len(known) != len(view.requests):
+    if len(known) != len(view.sent):
         reason = (
             "not_reported: counters are shared, and the engine told of drafting with "
-            f"{len(known)} of {len(view.requests)} requests"
+            f"{len(known)} of {len(view.sent)} requests"
         )
         return LedgerEntry(where=None, delta=None, reason=reason)
     return LedgerEntry(where=None, delta=measures.pooled(known), reason=None)
@@ -165,11 +172,10 @@ def _from_tokens(
     view: CellView, figure: Callable[[CountersDelta, int, int], float | None]
 ) -> Measured:
     """Of what the client received in the counters' scopes: tokens and requests."""
-    lengths = [request.output_tokens for request in view.requests]
-    known = [length for length in lengths if length is not None]
-    if len(known) != len(lengths):
+    if view.sent.lacks("output_tokens"):
         return not_measured("a request has no token count")
-    return _from_drafts(view, lambda delta: figure(delta, sum(known), len(known)))
+    tokens = int(view.sent.known("output_tokens").sum())
+    return _from_drafts(view, lambda delta: figure(delta, tokens, len(view.sent)))
 
 
 def _why_not(delta: CountersDelta) -> str:

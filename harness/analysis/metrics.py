@@ -51,7 +51,7 @@ def _figure(
         value = stats.mean_of_medians(values)
         if value is None:
             return not_measured(reason(view))
-        return Measured(value=value, n=sum(len(group) for group in values))
+        return Measured(value=value, n=sum(map(len, values)))
 
     return compute
 

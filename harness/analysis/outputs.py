@@ -5,22 +5,26 @@ what it is worth in the odds that the run asked for.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness import differences, measures
 from harness.analysis.measured import Measured, not_measured
 from harness.cell_view import CellView, OutputEvents
 from harness.differences import Judgement, Pair, Word
+from harness.requests import middle
 
 
-def output_tokens(statistic: Callable[[Sequence[int]], float]) -> Callable[[CellView], Measured]:
+def output_tokens(statistic: Callable[[NDArray[Any]], float]) -> Callable[[CellView], Measured]:
     """Shortest, median or longest output of the successful requests."""
 
     def figure(view: CellView) -> Measured:
-        lengths = [item.output_tokens for item in view.ok if item.output_tokens is not None]
-        if not lengths:
+        lengths = view.ok.known("output_tokens")
+        if not len(lengths):
             return not_measured("the engine reports no token count")
         return Measured(value=float(statistic(lengths)), n=len(lengths))
 
@@ -29,86 +33,86 @@ def output_tokens(statistic: Callable[[Sequence[int]], float]) -> Callable[[Cell
 
 def prompt_tokens_median(view: CellView) -> Measured:
     """By the engine's own count, the chat template included."""
-    lengths = [item.prompt_tokens for item in view.ok if item.prompt_tokens is not None]
-    if not lengths:
+    lengths = view.ok.known("prompt_tokens")
+    if not len(lengths):
         return not_measured("the engine reports no prompt tokens")
-    return Measured(value=float(median(lengths)), n=len(lengths))
+    return Measured(value=middle(lengths), n=len(lengths))
 
 
 def cached_share(view: CellView) -> Measured:
-    pairs = [(item.cached_tokens, item.prompt_tokens) for item in view.ok]
-    known = [(cached, prompt) for cached, prompt in pairs if cached is not None and prompt]
-    if not known:
+    cached, prompts = view.ok.column("cached_tokens"), view.ok.column("prompt_tokens")
+    known = cached.known & prompts.known & (prompts.values > 0)
+    if not known.any():
         return not_measured("the engine reports no cached tokens")
-    return Measured(
-        value=sum(cached for cached, _ in known) / sum(prompt or 0 for _, prompt in known),
-        n=len(known),
-    )
+    share = int(cached.values[known].sum()) / int(prompts.values[known].sum())
+    return Measured(value=share, n=int(np.count_nonzero(known)))
 
 
 def tokens_per_event(view: CellView) -> Measured:
     """Tokens over events with output, pooled: a stream's event is a read of one step or more."""
-    counted = [item for item in view.ok if item.output_tokens is not None]
-    events = sum(item.num_output_events for item in counted)
-    if not events:
+    tokens, events = view.ok.column("output_tokens"), view.ok.column("num_output_events")
+    num_events = int(events.values[tokens.known].sum())
+    if not num_events:
         return not_measured("the engine reports no token count")
-    return Measured(value=sum(item.output_tokens or 0 for item in counted) / events, n=events)
+    return Measured(value=int(tokens.values.sum()) / num_events, n=num_events)
 
 
 def first_tokens_median(view: CellView) -> Measured:
-    known = [item.first_tokens for item in view.ok if item.first_tokens is not None]
-    if not known:
+    known = view.ok.known("first_tokens")
+    if not len(known):
         return not_measured("no output came")
-    return Measured(value=float(median(known)), n=len(known))
+    return Measured(value=middle(known), n=len(known))
 
 
 def first_tokens_are_a_lower_bound(view: CellView) -> bool:
     """Whether a stream told only how many events its first read held."""
-    return any(item.first_tokens_source == "events" for item in view.ok)
+    return "events" in view.ok.labels("first_tokens_source")
 
 
 def finish_reasons(view: CellView) -> Mapping[str, int]:
     """How often each reason ended an output, the most frequent first; `none` is none told."""
-    return _histogram(item.finish_reason or "none" for item in view.ok)
+    return _histogram(view.ok.counts("finish_reason"), absent="none")
 
 
 def flags(view: CellView) -> Mapping[str, int]:
     """How many requests carry each flag."""
-    return _histogram(flag for item in view.requests for flag in item.flags)
+    found: Counter[str] = Counter()
+    for together, count in view.sent.counts("flags").items():
+        found.update(dict.fromkeys((together or "").split(), count))
+    return dict(found.most_common())
 
 
 def count_sources(view: CellView) -> Mapping[str, int]:
     """By what the output tokens were counted; `unknown` where the engine does not tell."""
-    return _histogram(item.output_tokens_source or "unknown" for item in view.ok)
+    return _histogram(view.ok.counts("output_tokens_source"), absent="unknown")
 
 
-def _histogram(words: Iterable[str]) -> Mapping[str, int]:
-    return dict(Counter(words).most_common())
+def _histogram(counts: Mapping[str | None, int], absent: str) -> Mapping[str, int]:
+    named = Counter({word or absent: count for word, count in counts.items()})
+    return dict(named.most_common())
 
 
-output_tokens_min = output_tokens(min)
-output_tokens_median = output_tokens(median)
-output_tokens_max = output_tokens(max)
+output_tokens_min = output_tokens(np.min)
+output_tokens_median = output_tokens(middle)
+output_tokens_max = output_tokens(np.max)
 
 
 def loops(view: CellView) -> Measured:
     """Share of outputs that repeat themselves."""
-    known = [
-        looping
-        for request in view.ok
-        if (looping := measures.loops(request.distinct_4gram_share)) is not None
-    ]
-    if not known:
+    known = view.ok.known("distinct_4gram_share")
+    if not len(known):
         return not_measured("no output of four tokens or more")
-    return Measured(value=sum(known) / len(known), n=len(known))
+    looping = int(np.count_nonzero(known < measures.LOOP_SHARE))
+    return Measured(value=looping / len(known), n=len(known))
 
 
 def ended_by_itself(view: CellView) -> Measured:
     """Share of outputs that the model ended, rather than the token limit."""
-    reasons = [item.finish_reason for item in view.ok if item.finish_reason is not None]
-    if not reasons:
+    reasons = view.ok.counts("finish_reason")
+    told = len(view.ok) - reasons.get(None, 0)
+    if not told:
         return not_measured("the engine gives no finish reason")
-    return Measured(value=reasons.count("stop") / len(reasons), n=len(reasons))
+    return Measured(value=reasons.get("stop", 0) / told, n=told)
 
 
 # --- losslessness ---------------------------------------------------------------------------------

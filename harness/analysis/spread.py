@@ -13,7 +13,6 @@ from statistics import fmean
 from harness.analysis import stats
 from harness.analysis.summary import Summary
 from harness.cell_view import CellView
-from harness.records import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +57,31 @@ def splits(summary: Summary) -> Iterator[Split]:
 def _figures(view: CellView) -> dict[tuple[str, str], list[_Figures]]:
     """By boot and prompt; empty where a request's rounds are not known."""
     found: dict[tuple[str, str], list[_Figures]] = defaultdict(list)
-    rounds = {entry.where: entry.delta.drafts for entry in view.ledger if entry.delta is not None}
-    for request in view.ok:
-        own = _of_request(request, rounds.get(request.where))
+    rounds = {
+        entry.where.request_id: entry.delta.drafts
+        for entry in view.ledger
+        if entry.delta is not None and entry.where is not None
+    }
+    rows = zip(
+        view.ok.ids(),
+        view.ok.words("boot_id"),
+        view.ok.words("prompt_id"),
+        view.ok.values("output_tokens"),
+        view.ok.values("wall_s"),
+        view.ok.values("ttft_s"),
+        strict=True,
+    )
+    for request_id, boot_id, prompt_id, n, wall_s, ttft_s in rows:
+        own = _of_request(n, wall_s, ttft_s, rounds.get(request_id))
         if own is None:
             return {}
-        found[(str(request.where.boot_id), request.prompt_id)].append(own)
+        found[(str(boot_id), str(prompt_id))].append(own)
     return found
 
 
-def _of_request(request: Request, rounds: int | None) -> _Figures | None:
-    n, wall_s, ttft_s = request.output_tokens, request.wall_s, request.ttft_s
+def _of_request(
+    n: int | None, wall_s: float | None, ttft_s: float | None, rounds: int | None
+) -> _Figures | None:
     if not rounds or not n or wall_s is None or ttft_s is None or wall_s <= ttft_s:
         return None
     seconds = wall_s - ttft_s

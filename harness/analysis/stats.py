@@ -9,19 +9,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import fmean, median
-from typing import TypeAlias
+from statistics import fmean
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 from scipy import stats as distributions
 
+from harness.requests import middle
+
 CONFIDENCE = 0.95
 BOOTSTRAP_SEED = 20261129  # fixed: a report built twice from the same files is the same report
 BOOTSTRAP_DRAWS = 4000
 
-Groups: TypeAlias = Sequence[Sequence[float]]
+Group: TypeAlias = Sequence[float] | NDArray[np.float64]
+Groups: TypeAlias = Sequence[Group]
 """One inner sequence per prompt (or one for all waves): the values of its repetitions."""
 
 
@@ -38,17 +41,17 @@ def mean_of_medians(groups: Groups) -> float | None:
     A prompt without a value leaves no figure: the mean over the other prompts would be another
     quantity.
     """
-    if not groups or any(not group for group in groups):
+    if not groups or not all(map(len, groups)):
         return None
-    return fmean(median(group) for group in groups)
+    return fmean(map(middle, groups))
 
 
-def percentile(values: Sequence[float], share: float) -> float | None:
+def percentile(values: Sequence[float] | NDArray[Any], share: float) -> float | None:
     """Linear interpolation; None below `1 / (1 - share)` values, where it would repeat the largest.
 
     So p90 wants 10 values and p99 wants 100; a median is defined for one.
     """
-    if not values or len(values) < smallest_sample(share):
+    if len(values) < smallest_sample(share):
         return None
     return float(np.quantile(np.asarray(values), share))
 
@@ -200,7 +203,7 @@ def bootstrap_interval(groups: Groups, reference: Groups | None = None) -> Inter
     verdict. None when no group has two values: nothing would vary.
     """
     sides = [groups] if reference is None else [groups, reference]
-    if any(not side or any(not group for group in side) for side in sides):
+    if any(not side or not all(map(len, side)) for side in sides):
         return None
     if all(len(group) < 2 for side in sides for group in side):
         return None

@@ -6,22 +6,22 @@ Pure: reads the folder's facts and writes nothing back. How a number looks is th
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
+from typing import TypeAlias
 
 from harness import checks
-from harness.analysis import comparisons, dataset, ledger, outputs, stats
-from harness.analysis.comparisons import BootFigures, Crossing, boot_figures
+from harness.analysis import comparisons, dataset, stats
+from harness.analysis.comparisons import BootFigures, Crossing, Headline
 from harness.analysis.dataset import Dataset
+from harness.analysis.figures import CellFigures, Figure, with_kinds
 from harness.analysis.measured import Measured
 from harness.analysis.metrics import (
     C_IN_FLIGHT,
     COMPARISONS,
-    DECODING,
     HEADLINE,
     METRICS,
     POSITION_METRICS,
-    Metric,
 )
 from harness.analysis.outputs import Losslessness
 from harness.cell_view import CellView
@@ -29,6 +29,9 @@ from harness.records import Estimate, Level, LoadShape, Manifest, MetricRow, Ver
 from harness.store import RunFolder
 
 ALL = "all"
+
+Found: TypeAlias = Mapping[str, CellFigures]
+"""By cell id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,23 +142,25 @@ class Summary:
 
 def summarise(folder: RunFolder) -> Summary:
     data = dataset.load(folder)
-    judged = {view.cell.cell_id: checks.judge(view) for view in data.views}
+    found = {view.cell.cell_id: CellFigures.of(view) for view in data.views}
+    judged = {cell_id: each.verdicts for cell_id, each in found.items()}
     sections = _sections(data.views)
     return Summary(
         data=data,
         sections=sections,
-        rows=tuple(row for section in sections for row in _Rows(section, judged).all()),
+        rows=tuple(row for section in sections for row in _Rows(section, found).all()),
         verdicts=tuple(verdict for verdicts in judged.values() for verdict in verdicts),
-        losslessness=_losslessness(sections),
-        crossings={section.word: _crossings(section, judged) for section in sections},
+        losslessness=_losslessness(sections, found),
+        crossings={section.word: _crossings(section, found) for section in sections},
         visible_effects=tuple(
-            effect for section in sections if (effect := _visible_effect(section)) is not None
+            effect
+            for section in sections
+            if (effect := _visible_effect(section, found)) is not None
         ),
         boot_figures={
-            (view.cell.cell_id, view.kind or ALL): boot_figures(view, section.headline)
-            for section in sections
-            for whole in section.views
-            for view in _with_kinds(whole, by_kind=section.is_single)
+            (cell_id, kind or ALL): figures
+            for cell_id, each in found.items()
+            for kind, figures in each.headline.items()
         },
     )
 
@@ -218,111 +223,101 @@ def _words(views: Sequence[CellView]) -> list[str]:
     return words
 
 
-def _with_kinds(view: CellView, *, by_kind: bool) -> Iterator[CellView]:
-    """The whole cell first, then narrowed to each kind."""
-    yield view
-    if by_kind:
-        yield from (view.of_kind(kind) for kind in view.kinds)
-
-
 # --- rows -----------------------------------------------------------------------------------------
 
 
 class _Rows:
     """The metric rows of one section."""
 
-    def __init__(self, section: Section, judged: Mapping[str, Sequence[Verdict]]) -> None:
+    def __init__(self, section: Section, found: Found) -> None:
         self.section = section
-        self.judged = judged
-        self.figures: dict[tuple[str, str | None, str], BootFigures] = {}
+        self.found = found
+        self.headline = partial(_headline, found)
         self.invalid = {
-            cell_id: [verdict.check for verdict in verdicts if verdict.level == "invalid"]
-            for cell_id, verdicts in judged.items()
-            if checks.worst(verdicts) == "invalid"
+            cell_id: [verdict.check for verdict in each.verdicts if verdict.level == "invalid"]
+            for cell_id, each in found.items()
+            if each.is_void
         }
 
     def all(self) -> Iterator[MetricRow]:
         for view in self.section.views:
             for metric, row in METRICS.items():
                 if view.cell.workload in row.workloads and view.cell.load in row.loads:
-                    for narrowed in _with_kinds(view, by_kind=row.by_kind):
-                        yield self._row(narrowed, metric, self._estimate(narrowed, metric, row))
+                    for kind in (None, *(view.kinds if row.by_kind else ())):
+                        yield self._row(view, kind, metric, self._estimate(view, kind, metric))
             yield from self._positions(view)
             yield from self._comparisons(view)
 
-    def _row(self, view: CellView, metric: str, estimate: Estimate) -> MetricRow:
+    def _row(self, view: CellView, kind: str | None, metric: str, estimate: Estimate) -> MetricRow:
         cell = view.cell
+        verdicts = self.found[cell.cell_id].verdicts
         return MetricRow(
             variant=cell.variant,
             workload=self.section.word,
-            kind=view.kind or ALL,
+            kind=kind or ALL,
             concurrency=cell.concurrency,
             load=cell.load,
             metric=metric,
             estimate=estimate,
-            verdicts=tuple(
-                item.check for item in _touching(_accusing(self.judged[cell.cell_id]), metric)
-            ),
+            verdicts=tuple(item.check for item in _touching(_accusing(verdicts), metric)),
             cell_id=cell.cell_id,
         )
 
-    def _estimate(self, view: CellView, metric: str, row: Metric) -> Estimate:
-        if not view.requests:
+    def _estimate(self, view: CellView, kind: str | None, metric: str) -> Estimate:
+        unit = METRICS[metric].unit
+        figure = self._figure(view, kind, metric)
+        if figure is None:
             reason = _why_unfinished(view) or "no request of this kind was sent"
-            return Estimate(value=None, unit=row.unit, n=0, reason=reason)
-        measured = row.compute(view)
-        if measured.value is None or row.groups is None:
-            return _without_interval(measured, row.unit)
-        interval = self._interval(view, metric)
-        return comparisons.estimate(measured.value, interval, unit=row.unit, n=measured.n)
+            return Estimate(value=None, unit=unit, n=0, reason=reason)
+        measured = figure.measured
+        if measured.value is None or METRICS[metric].groups is None:
+            return _without_interval(measured, unit)
+        interval = self._interval(view, kind, metric, figure)
+        return comparisons.estimate(measured.value, interval, unit=unit, n=measured.n)
 
-    def _interval(self, view: CellView, metric: str) -> stats.Interval | None:
-        own = self._boot_figures(view, view.kind, metric)
+    def _figure(self, view: CellView, kind: str | None, metric: str) -> Figure | None:
+        return self.found[view.cell.cell_id].figures.get((metric, kind))
+
+    def _interval(
+        self, view: CellView, kind: str | None, metric: str, own: Figure
+    ) -> stats.Interval | None:
         if len(own.per_boot) == 1:
-            return stats.bootstrap_interval(own.groups)
+            return own.within_one_boot
         peers = [
-            self._boot_figures(other, view.kind, metric).per_boot
+            figure.per_boot
             for other in self.section.views
-            if other.cell.concurrency == view.cell.concurrency and other.requests
+            if other.cell.concurrency == view.cell.concurrency
+            and (figure := self._figure(other, kind, metric)) is not None
         ]
         return stats.figure_interval(own.per_boot, peers)
 
-    def _boot_figures(self, view: CellView, kind: str | None, metric: str) -> BootFigures:
-        """Each once: every variant of a table asks for all of its peers'."""
-        key = (view.cell.cell_id, kind, metric)
-        if key not in self.figures:
-            narrowed = view if kind == view.kind or kind is None else view.of_kind(kind)
-            self.figures[key] = boot_figures(narrowed, metric)
-        return self.figures[key]
-
-    def _positions(self, whole: CellView) -> Iterator[MetricRow]:
-        if whole.cell.drafter is None or not whole.requests:
-            return
-        for view in _with_kinds(whole, by_kind=not whole.counters_are_shared):
-            shares = {
-                "acceptance_at_position": ledger.acceptance_at_position(view),
-                "conditional_acceptance_at_position": ledger.conditional_acceptance(view),
-            }
-            for name, positions in shares.items():
-                for position, measured in enumerate(positions, start=1):
-                    unit = POSITION_METRICS[name].unit
-                    yield self._row(view, f"{name}_{position}", _without_interval(measured, unit))
+    def _positions(self, view: CellView) -> Iterator[MetricRow]:
+        for (name, kind), positions in self.found[view.cell.cell_id].positions.items():
+            for position, measured in enumerate(positions, start=1):
+                estimate = _without_interval(measured, POSITION_METRICS[name].unit)
+                yield self._row(view, kind, f"{name}_{position}", estimate)
 
     def _comparisons(self, whole: CellView) -> Iterator[MetricRow]:
-        for view in _with_kinds(whole, by_kind=self.section.is_single):
-            yield self._row(view, "speedup", self._speedup(view))
+        for view in with_kinds(whole, by_kind=self.section.is_single):
+            yield self._row(view, view.kind, "speedup", self._speedup(view))
         if whole.cell.load in C_IN_FLIGHT:
             single = self.section.view(whole.cell.variant, 1)
-            yield self._row(whole, "scaling", comparisons.scaling(whole, single, self.invalid))
-            yield self._row(
-                whole, "efficiency", comparisons.efficiency(whole, single, self.invalid)
-            )
+            for metric, of in (
+                ("scaling", comparisons.scaling),
+                ("efficiency", comparisons.efficiency),
+            ):
+                estimate = of(whole, single, self.headline, self.invalid)
+                yield self._row(whole, None, metric, estimate)
 
     def _speedup(self, view: CellView) -> Estimate:
-        if not view.requests and view.unfinished:
+        if view.unfinished and not view.requests:
             unit = COMPARISONS["speedup"].unit
             return Estimate(value=None, unit=unit, n=0, reason=_why_unfinished(view))
-        return comparisons.speedup(view, self.invalid)
+        return comparisons.speedup(view, self.headline, self.invalid)
+
+
+def _headline(found: Found, view: CellView) -> BootFigures:
+    return found[view.cell.cell_id].headline[view.kind]
 
 
 def _why_unfinished(view: CellView) -> str | None:
@@ -339,50 +334,51 @@ def _without_interval(measured: Measured, unit: str) -> Estimate:
 # --- findings -------------------------------------------------------------------------------------
 
 
-def _losslessness(sections: Sequence[Section]) -> tuple[Losslessness, ...]:
-    views = [
-        view
-        for section in sections
-        if section.workload in DECODING and section.is_single
-        for view in section.views
-        if view.requests
-    ]
+def _losslessness(sections: Sequence[Section], found: Found) -> tuple[Losslessness, ...]:
+    views = [view for section in sections for view in section.views]
     references = [view for view in views if view.reference is None]
     others = [view for view in views if view.reference is not None]
-    return tuple(outputs.losslessness(view) for view in references + others)
+    return tuple(
+        compared
+        for view in references + others
+        if (compared := found[view.cell.cell_id].losslessness) is not None
+    )
 
 
-def _crossings(section: Section, judged: Mapping[str, Sequence[Verdict]]) -> tuple[Crossing, ...]:
+def _crossings(section: Section, found: Found) -> tuple[Crossing, ...]:
     """Every pair of variants, the one that leads at the lowest level first."""
     if section.workload != "concurrency" or len(section.levels) < 2:
         return ()
-    found = []
+    headline = partial(_headline, found)
+    judged = {cell_id: each.verdicts for cell_id, each in found.items()}
+    crossings = []
     for first, second in combinations(section.variants, 2):
         one, two = section.of_variant(first), section.of_variant(second)
-        if _leads(two, one):
+        if _leads(two, one, headline):
             one, two = two, one
-        found.append(comparisons.crossing(one, two, judged))
-    return tuple(found)
+        crossings.append(comparisons.crossing(one, two, headline, judged))
+    return tuple(crossings)
 
 
-def _leads(one: Sequence[CellView], two: Sequence[CellView]) -> bool:
+def _leads(one: Sequence[CellView], two: Sequence[CellView], headline: Headline) -> bool:
     """By the plain figures, at the lowest level that both have."""
-    compute = METRICS[HEADLINE["concurrency"]].compute
     rivals = {view.cell.concurrency: view for view in two}
     for view in one:
         rival = rivals.get(view.cell.concurrency)
-        if rival is None or not view.requests or not rival.requests:
+        if rival is None:
             continue
-        own, other = compute(view).value, compute(rival).value
+        own, other = headline(view).value, headline(rival).value
         if own is not None and other is not None:
             return own > other
     return False
 
 
-def _visible_effect(section: Section) -> VisibleEffect | None:
+def _visible_effect(section: Section, found: Found) -> VisibleEffect | None:
     """From the spread between boots, pooled over the section's cells."""
     samples = [
-        boot_figures(view, section.headline).per_boot for view in section.views if view.requests
+        _headline(found, view).per_boot
+        for view in section.views
+        if found[view.cell.cell_id].figures
     ]
     boots = min((len(sample) for sample in samples), default=0)
     spread = stats.log_spread(samples)

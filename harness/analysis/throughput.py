@@ -5,72 +5,91 @@ taken over, and `failed_share` says how many there were. Engines' own timings ar
 here.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import wraps
 from math import fsum
 from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness import measures
 from harness.analysis import stats
 from harness.analysis.measured import Measured, not_measured
 from harness.analysis.stats import Groups
 from harness.cell_view import CellView, OutputEvents
-from harness.records import MachineSample, RepetitionEnd, Request
+from harness.records import MachineSample, RepetitionEnd
+from harness.requests import Column, Rows
 
 NS_PER_S = 1e9
+
+
+def _remembered(groups: Callable[[CellView], Groups]) -> Callable[[CellView], Groups]:
+    """The figure, its boots and its interval all ask a view for the same groups."""
+
+    @wraps(groups)
+    def once(view: CellView) -> Groups:
+        return view.remembered(groups.__name__, lambda: groups(view))
+
+    return once
 
 
 # --- per request, then mean of per-prompt medians -------------------------------------------------
 
 
+@_remembered
 def decode_rate_groups(view: CellView) -> Groups:
-    return _by_prompt(view, _timed(view, _decode_rate))
+    return _by_prompt(view, _in_its_time(view, view.ok.column("decode_rate")))
 
 
+@_remembered
 def decode_rate_strict_groups(view: CellView) -> Groups:
-    return _by_prompt(view, _timed(view, _decode_rate_strict))
+    return _by_prompt(view, _in_its_time(view, view.ok.column("decode_rate_strict")))
 
 
+@_remembered
 def tpot_groups(view: CellView) -> Groups:
-    return _by_prompt(view, _timed(view, _tpot))
+    return _by_prompt(view, _in_its_time(view, view.ok.column("tpot")))
 
 
+@_remembered
 def step_time_groups(view: CellView) -> Groups:
     """The median step of each request."""
 
-    def figure(request: Request) -> float | None:
-        steps = measures.step_times(_seconds(view, request))
+    def figure(events: OutputEvents, n: int | None) -> float | None:
+        steps = measures.step_times(_seconds(events))
         return median(steps) if steps else None
 
-    return _by_prompt(view, _timed(view, figure))
+    return _by_prompt(view, _in_its_time(view, _of_events(view, figure)))
 
 
+@_remembered
 def peak_rate_groups(view: CellView) -> Groups:
     """Where an engine tells only a total, it is shared out evenly over the events.
 
     None at all where a stream is too short to have a peak: what is left would be the slow ones.
     """
 
-    def figure(request: Request) -> float | None:
-        events = view.events.get(str(request.where.request_id))
-        n = request.output_tokens
-        if events is None or n is None or not events.tokens or _is_impossible(view, request):
+    def figure(events: OutputEvents, n: int | None) -> float | None:
+        if n is None or not events.tokens:
             return None
         known = [count for count in events.tokens if count is not None]
         whole = len(known) == len(events.tokens)
         counts = known if whole else [n / len(events.tokens)] * len(events.tokens)
-        return measures.peak_rate(_seconds(view, request), counts)
+        return measures.peak_rate(_seconds(events), counts)
 
-    if any(figure(request) is None for request in view.ok):
-        return ((),)
-    return _by_prompt(view, figure)
+    peaks = _of_events(view, figure)
+    known = peaks.known & ~_impossible(view)
+    return _by_prompt(view, Column(values=peaks.values, known=known)) if known.all() else ((),)
 
 
+@_remembered
 def prefill_rate_groups(view: CellView) -> Groups:
     if view.cell.max_tokens != 1:
         return ((),)
-    return _by_prompt(view, _prefill_rate)
+    return _by_prompt(view, view.ok.column("prefill_rate"))
 
 
 def decode_rate_excess(view: CellView) -> Measured:
@@ -88,105 +107,90 @@ def prefill_rate_pooled(view: CellView) -> Measured:
     """
     if view.cell.max_tokens != 1:
         return not_measured(why_no_prefill(view))
-    known = [
-        (request.ttft_s * rate, request.ttft_s)
-        for request in view.ok
-        if request.ttft_s is not None and (rate := _prefill_rate(request)) is not None
-    ]
-    if not known:
+    rates, ttfts = view.ok.column("prefill_rate"), view.ok.column("ttft_s")
+    known = rates.known & ttfts.known
+    if not known.any():
         return not_measured(why_no_prefill(view))
-    tokens, seconds = (fsum(column) for column in zip(*known, strict=True))
-    return Measured(value=tokens / seconds, n=len(known))
+    tokens, seconds = (ttfts.values * rates.values)[known], ttfts.values[known]
+    return Measured(value=fsum(tokens.tolist()) / fsum(seconds.tolist()), n=len(seconds))
 
 
-def _prefill_rate(request: Request) -> float | None:
-    return measures.prefill_rate(request.prompt_tokens, request.cached_tokens, request.ttft_s)
+def _in_its_time(view: CellView, figures: Column) -> Column:
+    """Of the streams alone that came in their own time: what a proxy collected and let go at once
+    has no time per token, however long it took.
+    """
+    known = figures.known & ~view.ok.flagged("buffered_stream") & ~_impossible(view)
+    return Column(values=figures.values, known=known)
 
 
-def _decode_rate(request: Request) -> float | None:
-    return measures.decode_rate(
-        request.output_tokens,
-        request.first_tokens,
-        request.ttft_s,
-        request.t_last_s,
-        request.wall_s,
-    )
+def _impossible(view: CellView) -> NDArray[np.bool_]:
+    """Which streams are faster than the matrix believes any to be."""
+    rates, ceiling = view.ok.column("decode_rate"), view.cell.rate_ceiling_tok_per_s
+    return rates.known & (rates.values > (np.inf if ceiling is None else ceiling))
 
 
-def _decode_rate_strict(request: Request) -> float | None:
-    return measures.decode_rate_strict(
-        request.output_tokens, request.first_tokens, request.ttft_s, request.t_last_s
-    )
-
-
-def _tpot(request: Request) -> float | None:
-    return measures.tpot(
-        request.output_tokens, request.first_tokens, request.ttft_s, request.t_last_s
-    )
-
-
-def _timed(
-    view: CellView, figure: Callable[[Request], float | None]
-) -> Callable[[Request], float | None]:
-    """The same figure of streams alone that came in their own time."""
-    return lambda request: figure(request) if _came_in_its_time(view, request) else None
-
-
-def _came_in_its_time(view: CellView, request: Request) -> bool:
-    return not _held_back(request) and not _is_impossible(view, request)
-
-
-def _held_back(request: Request) -> bool:
-    """What a proxy collected and let go at once has no time per token, however long it took."""
-    return "buffered_stream" in request.flags
-
-
-def _is_impossible(view: CellView, request: Request) -> bool:
-    """Whether a stream is faster than the matrix believes any to be."""
-    rate = _decode_rate(request)
-    return rate is not None and _above_ceiling(view, rate)
-
-
-def _above_ceiling(view: CellView, rate: float, streams: int = 1) -> bool:
+def _above_ceiling(view: CellView, rate: float, streams: int) -> bool:
     ceiling = view.cell.rate_ceiling_tok_per_s
     return ceiling is not None and rate > ceiling * streams
 
 
-def _seconds(view: CellView, request: Request) -> list[float]:
-    """When each output came, after `t0`; empty where the events are not stored."""
-    events = view.events.get(str(request.where.request_id))
-    return [offset_ns / NS_PER_S for offset_ns in events.offsets_ns] if events else []
+def _of_events(
+    view: CellView, figure: Callable[[OutputEvents, int | None], float | None]
+) -> Column:
+    """Of a request's events and its tokens; unknown where the events are not stored. Made once for
+    the whole cell, of which this view may be a part.
+    """
+    ids = view.ok.ids() if view.events else []
+    if not ids:
+        nothing = np.zeros(len(view.ok))
+        return Column(values=nothing, known=nothing.astype(bool))
+    whole = view.root
+    of_each = whole.remembered(figure.__qualname__, lambda: _of_each(whole, figure))
+    found = [of_each[request_id] for request_id in ids]
+    return Column(
+        values=np.array([0.0 if value is None else value for value in found]),
+        known=np.array([value is not None for value in found]),
+    )
 
 
-def _by_prompt(view: CellView, figure: Callable[[Request], float | None]) -> Groups:
+def _of_each(
+    view: CellView, figure: Callable[[OutputEvents, int | None], float | None]
+) -> dict[str, float | None]:
+    pairs = zip(view.ok.ids(), view.ok.values("output_tokens"), strict=True)
+    return {
+        request_id: figure(view.events[request_id], n) if request_id in view.events else None
+        for request_id, n in pairs
+    }
+
+
+def _seconds(events: OutputEvents) -> list[float]:
+    """When each output came, after `t0`."""
+    return [offset_ns / NS_PER_S for offset_ns in events.offsets_ns]
+
+
+def _by_prompt(view: CellView, figures: Column) -> Groups:
     """A group per prompt that was asked; an empty one where no reply of it can tell."""
-    asked = dict.fromkeys(request.prompt_id for request in view.requests)
-    values: dict[str, list[float]] = {prompt_id: [] for prompt_id in asked}
-    for request in view.ok:
-        value = figure(request)
-        if value is not None:
-            values[request.prompt_id].append(value)
-    return tuple(tuple(group) for group in values.values())
+    groups = view.ok.by("prompt_id", figures.values, figures.known)
+    return tuple(groups.get(prompt_id, ()) for prompt_id in view.sent.labels("prompt_id"))
 
 
 def why_no_rate(view: CellView) -> str:
     """Why the mean over prompts of medians is not there."""
-    asked = {request.prompt_id for request in view.requests}
-    answered = {request.prompt_id for request in view.ok}
-    silent = sorted(asked - answered)
+    asked, answered = view.sent.labels("prompt_id"), view.ok.labels("prompt_id")
+    silent = sorted(map(str, {*asked} - {*answered}))
     if silent:
         return f"no request of {silent[0]} succeeded"
-    if any(request.output_tokens is None for request in view.ok):
+    if view.ok.lacks("output_tokens"):
         return "the engine reports no token count"
-    if any(_held_back(request) for request in view.ok):
+    if view.ok.flagged("buffered_stream").any():
         return "the stream was held back and came at once"
-    if any(_is_impossible(view, request) for request in view.ok):
+    if _impossible(view).any():
         return _above_what(view)
     return "a reply came in one read"
 
 
 def why_no_aggregate(view: CellView) -> str:
-    rates = [_aggregate(end, requests) for end, requests in _repetitions(view)]
+    rates = [_aggregate(view, end) for end in view.ends]
     known = [rate for rate in rates if rate is not None]
     if any(_above_ceiling(view, rate, view.cell.concurrency) for rate in known):
         return _above_what(view)
@@ -200,15 +204,15 @@ def _above_what(view: CellView) -> str:
 def why_no_step(view: CellView) -> str:
     if not view.events:
         return "the events are not stored"
-    if any(_is_impossible(view, request) for request in view.ok):
+    if _impossible(view).any():
         return _above_what(view)
     return "a reply came in one burst"
 
 
 def why_no_peak(view: CellView) -> str:
-    if any(request.output_tokens is None for request in view.ok):
+    if view.ok.lacks("output_tokens"):
         return "the engine reports no token count"
-    if any(_is_impossible(view, request) for request in view.ok):
+    if _impossible(view).any():
         return _above_what(view)
     return "a stream lasted less than a second" if view.events else "the events are not stored"
 
@@ -216,7 +220,7 @@ def why_no_peak(view: CellView) -> str:
 def why_no_prefill(view: CellView) -> str:
     if view.cell.max_tokens != 1:
         return "measured where max_tokens is 1"
-    if any(request.prompt_tokens is None for request in view.ok):
+    if view.ok.lacks("prompt_tokens"):
         return "the engine reports no prompt tokens"
     return "the whole prompt came from the prefix cache"
 
@@ -228,8 +232,7 @@ def percentile_of(field: str, share: float) -> Callable[[CellView], Measured]:
     """Of one time of every successful request; None where the sample is too small to know."""
 
     def figure(view: CellView) -> Measured:
-        times = [getattr(request, field) for request in view.ok]
-        return _percentile([time_s for time_s in times if time_s is not None], share, "requests")
+        return _percentile(view.ok.known(field), share, "requests")
 
     return figure
 
@@ -238,11 +241,8 @@ def ttft_from_schedule_percentile(share: float) -> Callable[[CellView], Measured
     """The wait before the send counts too: for a place, for Retry-After, for this client."""
 
     def figure(view: CellView) -> Measured:
-        times = [
-            request.send_lateness_s + request.ttft_s
-            for request in view.ok
-            if request.ttft_s is not None
-        ]
+        lateness, ttfts = view.ok.column("send_lateness_s"), view.ok.column("ttft_s")
+        times = (lateness.values + ttfts.values)[ttfts.known]
         return _percentile(times, share, "requests")
 
     return figure
@@ -252,21 +252,25 @@ def token_time_percentile(share: float) -> Callable[[CellView], Measured]:
     """Over all tokens behind the first burst of every successful request."""
 
     def figure(view: CellView) -> Measured:
+        if len(view.ok) and not view.events:
+            return not_measured("the events are not stored")
         times: list[float] = []
-        for request in view.ok:
-            events = view.events.get(str(request.where.request_id))
+        everything = np.ones(len(view.ok))
+        in_its_time = _in_its_time(view, Column(values=everything, known=everything.astype(bool)))
+        for request_id, counts in zip(view.ok.ids(), in_its_time.known.tolist(), strict=True):
+            events = view.events.get(request_id)
             if events is None:
                 return not_measured("the events are not stored")
-            own = measures.token_times(_seconds(view, request), events.tokens)
+            own = measures.token_times(_seconds(events), events.tokens)
             if own is None:
                 return not_measured("the tokens of single events are not known")
-            times += own if _came_in_its_time(view, request) else ()
-        return _percentile(times, share, "tokens")
+            times += own if counts else ()
+        return _percentile(np.array(times), share, "tokens")
 
     return figure
 
 
-def _percentile(values: Sequence[float], share: float, of_what: str) -> Measured:
+def _percentile(values: NDArray[Any], share: float, of_what: str) -> Measured:
     value = stats.percentile(values, share)
     if value is None:
         needed = stats.smallest_sample(share)
@@ -280,9 +284,10 @@ def longest(field: str, none: str) -> Callable[[CellView], Measured]:
     """
 
     def figure(view: CellView) -> Measured:
-        times = [getattr(request, field) for request in view.requests]
-        known = [time_s for time_s in times if time_s is not None]
-        return Measured(value=max(known), n=len(known)) if known else not_measured(none)
+        known = view.sent.known(field)
+        if not len(known):
+            return not_measured(none)
+        return Measured(value=float(known.max()), n=len(known))
 
     return figure
 
@@ -290,55 +295,59 @@ def longest(field: str, none: str) -> Callable[[CellView], Measured]:
 # --- aggregate ------------------------------------------------------------------------------------
 
 
+@_remembered
 def aggregate_throughput_groups(view: CellView) -> Groups:
     """One group: tokens over the window from first send to last end, per wave or repetition."""
-    rates = [_aggregate(end, requests) for end, requests in _repetitions(view)]
+    rates = [_aggregate(view, end) for end in view.ends]
     known = tuple(rate for rate in rates if rate is not None)
     void = any(_above_ceiling(view, rate, view.cell.concurrency) for rate in known)
     return ((),) if void or len(known) != len(rates) else (known,)
 
 
-def _aggregate(end: RepetitionEnd, requests: Sequence[Request]) -> float | None:
-    lengths = [request.output_tokens for request in requests if request.status == "ok"]
-    known = [length for length in lengths if length is not None]
-    if not known or len(known) != len(lengths) or end.window_s <= 0:
+def _aggregate(view: CellView, end: RepetitionEnd) -> float | None:
+    asked = view.asked_in(replace(end.where, request_id=None))
+    if not asked.num_ok or asked.tokens is None or end.window_s <= 0:
         return None
-    return sum(known) / end.window_s
+    return asked.tokens / end.window_s
 
 
+@_remembered
 def aggregate_steady_groups(view: CellView) -> Groups:
     """One group: tokens over the part of each repetition in which c requests were in flight."""
-    rates = [_steady(view, requests) for _, requests in _repetitions(view)]
+    if not view.events:
+        return ((),)
+    rates = [_steady(view, rows) for rows in _repetitions(view)]
     return (tuple(rate for rate in rates if rate is not None),) if None not in rates else ((),)
 
 
-def _steady(view: CellView, requests: Sequence[Request]) -> float | None:
-    window = steady_window_ns(requests, view.cell.concurrency)
-    if window is None or any(request.status != "ok" for request in requests):
+def _steady(view: CellView, rows: Rows) -> float | None:
+    walls, starts_ns = view.sent.column("wall_s"), view.sent.column("t0_ns").values[rows]
+    if not walls.known[rows].all() or not view.sent.has("status", "ok")[rows].all():
+        return None
+    window = steady_window_ns(starts_ns, walls.values[rows], view.cell.concurrency)
+    if window is None:
         return None
     begin_ns, end_ns = window
-    tokens = 0
-    for request in requests:
-        events = view.events.get(str(request.where.request_id))
-        inside = _tokens_between(events, begin_ns - request.t0_ns, end_ns - request.t0_ns)
+    ids, tokens = view.sent.ids(), 0
+    for row, t0_ns in zip(rows.tolist(), starts_ns.tolist(), strict=True):
+        events = view.events.get(ids[row])
+        inside = _tokens_between(events, begin_ns - t0_ns, end_ns - t0_ns)
         if inside is None:
             return None
         tokens += inside
     return tokens / ((end_ns - begin_ns) / NS_PER_S)
 
 
-def steady_window_ns(requests: Sequence[Request], concurrency: int) -> tuple[int, int] | None:
+def steady_window_ns(
+    starts_ns: NDArray[np.int64], walls_s: NDArray[np.float64], concurrency: int
+) -> tuple[int, int] | None:
     """From the c-th start until the first end that no new request replaces."""
-    if len(requests) < concurrency or any(request.wall_s is None for request in requests):
+    if len(starts_ns) < concurrency:
         return None
-    starts = sorted(request.t0_ns for request in requests)
-    ends = sorted(
-        request.t0_ns + round(request.wall_s * NS_PER_S)
-        for request in requests
-        if request.wall_s is not None
-    )
+    starts = np.sort(starts_ns)
+    ends = np.sort(starts_ns + np.rint(walls_s * NS_PER_S).astype(np.int64))
     # of N ends the first N - c are each followed by a new start
-    begin_ns, end_ns = starts[concurrency - 1], ends[len(requests) - concurrency]
+    begin_ns, end_ns = int(starts[concurrency - 1]), int(ends[len(ends) - concurrency])
     return (begin_ns, end_ns) if end_ns > begin_ns else None
 
 
@@ -351,31 +360,29 @@ def _tokens_between(events: OutputEvents | None, begin_ns: int, end_ns: int) -> 
 
 def occupancy(view: CellView) -> Measured:
     """Busy stream-seconds over those the windows offered: sum of walls / (c x windows)."""
-    walls = [request.wall_s for request in view.requests]
-    known = [wall_s for wall_s in walls if wall_s is not None]
     window_s = sum(end.window_s for end in view.ends)
-    if len(known) != len(walls) or window_s <= 0:
+    if view.sent.lacks("wall_s") or window_s <= 0:
         return not_measured("a failed request has no duration")
-    return Measured(value=sum(known) / (view.cell.concurrency * window_s), n=len(view.ends))
+    walls_s = sum(view.sent.known("wall_s").tolist())
+    return Measured(value=walls_s / (view.cell.concurrency * window_s), n=len(view.ends))
 
 
-def _repetitions(view: CellView) -> Iterator[tuple[RepetitionEnd, Sequence[Request]]]:
-    requests: dict[object, list[Request]] = defaultdict(list)
-    for request in view.requests:
-        requests[replace(request.where, request_id=None)].append(request)
+def _repetitions(view: CellView) -> Iterator[Rows]:
+    """The rows of each repetition's requests."""
+    places, numbers = view.sent.places()
+    number_of = {place: number for number, place in enumerate(places)}
     for end in view.ends:
-        yield end, requests[replace(end.where, request_id=None)]
+        yield np.flatnonzero(numbers == number_of.get(replace(end.where, request_id=None), -1))
 
 
 def energy_per_token(view: CellView) -> Measured:
     """Of the accelerators alone, from their power in the seconds that belong to the cell."""
     powers = [_power_w(sample) for sample in view.machine]
     known = [power for power in powers if power is not None]
-    lengths = [request.output_tokens for request in view.ok]
-    tokens = sum(length for length in lengths if length is not None)
+    tokens = int(view.ok.known("output_tokens").sum())
     if not known:
         return not_measured("no accelerator told its power")
-    if not tokens or None in lengths:
+    if not tokens or view.ok.lacks("output_tokens"):
         return not_measured("the engine reports no token count")
     seconds = fsum(end.window_s for end in view.ends)
     return Measured(value=fmean(known) * seconds / tokens, n=len(known))
@@ -389,5 +396,5 @@ def _power_w(sample: MachineSample) -> float | None:
 
 
 def failed_share(view: CellView) -> Measured:
-    num_failed = len(view.requests) - len(view.ok)
-    return Measured(value=num_failed / len(view.requests), n=len(view.requests))
+    num_failed = len(view.sent) - len(view.ok)
+    return Measured(value=num_failed / len(view.sent), n=len(view.sent))

@@ -1,13 +1,14 @@
 """What came back: requests that failed, and outputs that say little or carry a flag."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from statistics import median
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
 
 from harness import measures
 from harness.cell_view import CellView
 from harness.checks.finding import OK, CheckFunction, Finding, invalid, warning
-from harness.records import Request
+from harness.requests import Requests, middle
 
 FAILED_SHARE_LIMIT = 0.05
 LOOPS_LIMIT = 0.10
@@ -23,7 +24,8 @@ def failed_share(view: CellView) -> Finding:
     num_failed = len(view.requests) - len(view.ok)
     if not num_failed:
         return OK
-    kinds = Counter(request.error.kind for request in view.requests if request.error)
+    kinds = Counter(view.sent.counts("error"))
+    del kinds[None]  # those that did not fail
     causes = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
     message = (
         f"{num_failed} of {len(view.requests)} requests failed ({causes}). Their times are in no "
@@ -51,22 +53,15 @@ def short_outputs(view: CellView) -> Finding:
     return invalid(message) if shortest < VOID_OUTPUT_TOKENS else warning(message)
 
 
-def median_lengths(requests: Iterable[Request]) -> Mapping[str, float]:
-    lengths: dict[str, list[int]] = defaultdict(list)
-    for request in requests:
-        if request.output_tokens is not None:
-            lengths[request.prompt_id].append(request.output_tokens)
-    return {prompt: median(values) for prompt, values in lengths.items()}
+def median_lengths(requests: Requests) -> Mapping[str, float]:
+    lengths = requests.grouped("output_tokens")
+    return {str(prompt): middle(each) for prompt, each in lengths.items()}
 
 
 def loops(view: CellView) -> Finding:
-    known = [
-        request.distinct_4gram_share
-        for request in view.ok
-        if request.distinct_4gram_share is not None
-    ]
-    looping = sum(bool(measures.loops(share)) for share in known)
-    if not known:
+    known = view.ok.known("distinct_4gram_share")
+    looping = int(np.count_nonzero(known < measures.LOOP_SHARE))
+    if not len(known):
         return OK
     kind, share = _kind_that_loops_most(view)
     if looping / len(known) <= LOOPS_LIMIT and share < LOOPS_OF_A_KIND:
@@ -79,22 +74,25 @@ def loops(view: CellView) -> Finding:
     return invalid(message) if looping / len(known) > LOOPS_VOID else warning(message)
 
 
-def _kind_that_loops_most(view: CellView) -> tuple[str, float]:
+def _kind_that_loops_most(view: CellView) -> tuple[str | None, float]:
     """And its share of looping outputs: in a table by kind it is a row of its own."""
-    loops_of: dict[str, list[bool]] = defaultdict(list)
-    for request in view.ok:
-        looping = measures.loops(request.distinct_4gram_share)
-        if looping is not None:
-            loops_of[request.kind].append(looping)
-    shares = {kind: sum(loops) / len(loops) for kind, loops in loops_of.items()}
+    known = view.ok.grouped("distinct_4gram_share", by="kind")
+    shares = {
+        kind: int(np.count_nonzero(of_kind < measures.LOOP_SHARE)) / len(of_kind)
+        for kind, of_kind in known.items()
+    }
     return max(shares.items(), key=lambda item: item[1])
 
 
 def impossible_rate(view: CellView) -> Finding:
     ceiling = view.cell.rate_ceiling_tok_per_s
-    rates = [rate for request in view.ok if (rate := _rate(request)) is not None]
-    guilty = [rate for rate in rates if ceiling is not None and rate > ceiling]
-    if not guilty:
+    if ceiling is None:
+        return OK
+    rates = view.ok.column("decode_rate")
+    # a stream that was held back has no rate, and a check of its own
+    in_its_time = rates.known & ~view.ok.flagged("buffered_stream")
+    guilty = rates.values[in_its_time & (rates.values > ceiling)]
+    if not len(guilty):
         return OK
     return invalid(
         f"{len(guilty)} of {len(view.ok)} streams would be faster than {ceiling:g} tok/s, up to "
@@ -103,26 +101,14 @@ def impossible_rate(view: CellView) -> Finding:
     )
 
 
-def _rate(request: Request) -> float | None:
-    if "buffered_stream" in request.flags:  # it has none, and a check of its own
-        return None
-    return measures.decode_rate(
-        request.output_tokens,
-        request.first_tokens,
-        request.ttft_s,
-        request.t_last_s,
-        request.wall_s,
-    )
-
-
 def _flagged(flag: str, advice: str) -> CheckFunction:
     """A warning as soon as one request carries the flag."""
 
     def judge(view: CellView) -> Finding:
-        guilty = [request for request in view.requests if flag in request.flags]
+        guilty = int(np.count_nonzero(view.sent.flagged(flag)))
         if not guilty:
             return OK
-        return warning(f"{len(guilty)} of {len(view.requests)} requests: {advice}")
+        return warning(f"{guilty} of {len(view.sent)} requests: {advice}")
 
     return judge
 
@@ -161,18 +147,15 @@ reconnected = _flagged(
 
 
 def context_fits(view: CellView) -> Finding:
-    cut = [
-        request
-        for request in view.ok
-        if request.finish_reason == "length"
-        and request.output_tokens is not None
-        and request.output_tokens < view.cell.max_tokens
-    ]
-    if not cut:
+    tokens = view.ok.column("output_tokens")
+    too_few = tokens.known & (tokens.values < view.cell.max_tokens)
+    cut = np.flatnonzero(too_few & view.ok.has("finish_reason", "length"))
+    if not len(cut):
         return OK
+    first = view.ok[int(cut[0])]
     return warning(
         f"{len(cut)} of {len(view.ok)} outputs were cut off before `max_tokens` "
-        f"({cut[0].output_tokens} of {view.cell.max_tokens} tokens for {cut[0].prompt_id!r}): the "
+        f"({first.output_tokens} of {view.cell.max_tokens} tokens for {first.prompt_id!r}): the "
         "engine's context was full. Raise its context length, or lower `max_tokens`."
     )
 
@@ -180,15 +163,12 @@ def context_fits(view: CellView) -> Finding:
 def thinking_off(view: CellView) -> Finding:
     if view.cell.sampling.thinking is not False:
         return OK
-    thought = [
-        request
-        for request in view.ok
-        if request.ttft_s is not None
-        and (request.ttfa_s is None or request.ttfa_s > request.ttft_s)
-    ]
+    first, answer = view.ok.column("ttft_s"), view.ok.column("ttfa_s")
+    late = ~answer.known | (answer.values > first.values)
+    thought = int(np.count_nonzero(first.known & late))
     if not thought:
         return OK
     return warning(
-        f"{len(thought)} of {len(view.ok)} outputs began with something else than the answer "
+        f"{thought} of {len(view.ok)} outputs began with something else than the answer "
         "although thinking is off. Look whether the engine's chat template knows the switch."
     )

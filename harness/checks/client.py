@@ -1,10 +1,11 @@
 """Whether the client measured the engine or itself."""
 
-from statistics import median
+import numpy as np
 
 from harness.cell_view import CellView
 from harness.checks.finding import OK, WAITING, Finding, invalid, warning
 from harness.records import Session
+from harness.requests import middle
 
 LATENESS_LIMIT = 0.01
 CLIENT_CPU_WARNING = 0.80
@@ -14,24 +15,27 @@ LOOP_LAG_LIMIT_S = 0.05
 
 def client_late(view: CellView) -> Finding:
     """1 % of what is measured: calibration against TTFT, sending against the wall time."""
-    for request in view.ok:
-        if request.wall_s and request.send_lateness_s > LATENESS_LIMIT * request.wall_s:
-            return warning(
-                f"Request {request.where.request_id} left {request.send_lateness_s * 1e3:.1f} ms "
-                "after its time, more than 1 % of what it measures. Free the client's cores, or "
-                "lower the concurrency."
-            )
+    walls, lateness = view.ok.column("wall_s"), view.ok.column("send_lateness_s")
+    lasted = walls.known & (walls.values > 0)
+    late = np.flatnonzero(lasted & (lateness.values > LATENESS_LIMIT * walls.values))
+    if len(late):
+        first = view.ok[int(late[0])]
+        return warning(
+            f"Request {first.where.request_id} left {first.send_lateness_s * 1e3:.1f} ms "
+            "after its time, more than 1 % of what it measures. Free the client's cores, or "
+            "lower the concurrency."
+        )
     return _late_by_calibration(view) or _beyond_calibration(view) or OK
 
 
 def _late_by_calibration(view: CellView) -> Finding | None:
     added = [lateness_s for s in view.sessions if (lateness_s := _added_s(view, s)) is not None]
-    ttfts = [request.ttft_s for request in view.ok if request.ttft_s is not None]
-    if not added or not ttfts or max(added) <= LATENESS_LIMIT * median(ttfts):
+    ttfts = view.ok.known("ttft_s")
+    if not added or not len(ttfts) or max(added) <= LATENESS_LIMIT * middle(ttfts):
         return None
     return warning(
         f"This client adds up to {max(added) * 1e3:.2f} ms (p99), more than 1 % of the median "
-        f"TTFT of {median(ttfts) * 1e3:.1f} ms: read TTFT with that in mind. Free the "
+        f"TTFT of {middle(ttfts) * 1e3:.1f} ms: read TTFT with that in mind. Free the "
         "client's cores and run `dflashbench doctor`.",
         touches=WAITING,
     )
@@ -70,15 +74,12 @@ def _beyond_calibration(view: CellView) -> Finding | None:
 
 def _events_per_s(view: CellView) -> float | None:
     """Of all streams together: the middle stream's rate, times the streams there were at once."""
-    rates = [
-        request.num_output_events / (request.t_last_s - request.ttft_s)
-        for request in view.ok
-        if request.ttft_s is not None
-        and request.t_last_s is not None
-        and request.t_last_s > request.ttft_s
-    ]
+    first, last = view.ok.column("ttft_s"), view.ok.column("t_last_s")
+    lasted = first.known & last.known & (last.values > first.values)
+    events = view.ok.column("num_output_events").values[lasted]
+    rates = events / (last.values - first.values)[lasted]
     at_once = max((end.in_flight_max for end in view.ends), default=0)
-    return at_once * median(rates) if rates else None
+    return at_once * middle(rates) if len(rates) else None
 
 
 def client_busy(view: CellView) -> Finding:

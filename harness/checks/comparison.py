@@ -1,13 +1,14 @@
 """Whether a cell and its reference may be held against each other."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+
+import numpy as np
 
 from harness.cell_view import CellView
 from harness.checks.answers import median_lengths
 from harness.checks.finding import OK, Finding, alternatives, invalid, warning
-from harness.records import Request
+from harness.requests import Requests
 
 LENGTH_TOLERANCE = 0.10
 
@@ -63,12 +64,9 @@ def prompt_rendered_equal(view: CellView) -> Finding:
     return OK
 
 
-def _prompt_lengths(requests: Iterable[Request]) -> Mapping[str, frozenset[int]]:
-    lengths: dict[str, set[int]] = defaultdict(set)
-    for request in requests:
-        if request.prompt_tokens is not None:
-            lengths[request.prompt_id].add(request.prompt_tokens)
-    return {prompt: frozenset(values) for prompt, values in lengths.items()}
+def _prompt_lengths(requests: Requests) -> Mapping[str, frozenset[int]]:
+    lengths = requests.grouped("prompt_tokens")
+    return {str(prompt): frozenset(np.unique(each).tolist()) for prompt, each in lengths.items()}
 
 
 def confounded(view: CellView) -> Finding:

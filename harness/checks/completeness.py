@@ -1,6 +1,6 @@
 """Whether all was measured that the plan has."""
 
-from collections import Counter
+from dataclasses import replace
 
 from harness.cell_view import CellView
 from harness.checks.finding import OK, Finding, invalid, warning
@@ -18,9 +18,8 @@ def available(view: CellView) -> Finding:
 
 def records_whole(view: CellView) -> Finding:
     """A file that was cut off leaves fewer requests than were measured, and medians of the rest."""
-    kept = Counter((item.where.boot_id, item.where.repetition) for item in view.requests)
     for end in view.ends:
-        there = kept[end.where.boot_id, end.where.repetition]
+        there = view.asked_in(replace(end.where, request_id=None)).num_requests
         if there != end.num_requests:
             return invalid(
                 f"Repetition {end.where.repetition} of boot {end.where.boot_id} had "

@@ -38,10 +38,11 @@ def counter_foreign_label(view: CellView) -> Finding:
 
 def _readings(view: CellView) -> Sequence[tuple[Counters, Counters]]:
     """Counters before and after, of every scope that has both."""
-    before = {s.where: s.counters for s in view.snapshots if s.moment == "before"}
-    after = {s.where: s.counters for s in view.snapshots if s.moment == "after"}
-    pairs = [(before[where], after.get(where)) for where in before]
-    return [(first, second) for first, second in pairs if first and second]
+    return [
+        (pair.before.counters, pair.after.counters)
+        for pair in view.readings.values()
+        if pair.before and pair.after and pair.before.counters and pair.after.counters
+    ]
 
 
 def foreign_traffic(view: CellView) -> Finding:
@@ -79,7 +80,7 @@ def token_identity(view: CellView) -> Finding:
         # An engine that does not count what it cut off after the end may have accepted k tokens too
         # many.
         uncounted = entry.delta.trimmed_tokens is None and view.cell.drafter is not None
-        slack = (view.cell.k or 0) * len(view.requests_in(entry.where)) if uncounted else 0
+        slack = (view.cell.k or 0) * view.asked_in(entry.where).num_requests if uncounted else 0
         if not -slack <= residual <= 0:
             return invalid(
                 f"The engine's counters do not add up: {residual:+d} tokens against requests + "
@@ -93,9 +94,7 @@ def _residual(view: CellView, entry: LedgerEntry) -> int | None:
     """None unless every request of the scope succeeded and the engine counts its plain steps."""
     if entry.delta is None or entry.where is None or entry.delta.plain_steps is None:
         return None
-    requests = view.requests_in(entry.where)
-    lengths = [request.output_tokens for request in requests if request.status == "ok"]
-    tokens = sum(length for length in lengths if length is not None)
-    if not requests or None in lengths or len(lengths) != len(requests):
+    asked = view.asked_in(entry.where)
+    if not asked.num_requests or asked.num_failed or asked.tokens is None:
         return None
-    return measures.token_identity_residual(entry.delta, tokens, len(requests))
+    return measures.token_identity_residual(entry.delta, asked.tokens, asked.num_requests)

@@ -1,5 +1,7 @@
 """Whether the engine is the one that was asked for, and could take the load."""
 
+import numpy as np
+
 from harness.cell_view import CellView
 from harness.checks.finding import OK, Finding, invalid, warning
 from harness.records import Boot
@@ -93,7 +95,7 @@ def cache_state(view: CellView) -> Finding:
         return OK
     if view.cell.cache == "warm":
         return OK if cached else _never_warm()
-    hits = sum(bool(request.cached_tokens) for request in view.ok)
+    hits = int(np.count_nonzero(view.ok.known("cached_tokens")))
     if not hits and cached < CACHED_LIMIT:
         return OK
     whose = f", of {hits} of {len(view.ok)} prompts," if hits else ""
@@ -112,8 +114,8 @@ def _never_warm() -> Finding:
 
 def _cached_share(view: CellView) -> float | None:
     """Of the prompt tokens: as told with each request, else as counted."""
-    prompts = sum(request.prompt_tokens or 0 for request in view.ok)
-    told = [request.cached_tokens for request in view.ok]
+    prompts = int(view.ok.known("prompt_tokens").sum())
+    told = int(view.ok.known("cached_tokens").sum())
     counted = view.total.delta.cached_prompt_tokens if view.total.delta else None
-    cached = counted if None in told else sum(count for count in told if count is not None)
+    cached = counted if view.ok.lacks("cached_tokens") else told
     return cached / prompts if prompts and cached is not None else None

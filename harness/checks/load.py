@@ -1,7 +1,5 @@
 """Whether the requests were let go as the cell asks."""
 
-from collections import Counter
-
 from harness.cell_view import CellView
 from harness.checks.finding import OK, Finding, alternatives, invalid, warning
 
@@ -9,10 +7,8 @@ from harness.checks.finding import OK, Finding, alternatives, invalid, warning
 def balanced_mix(view: CellView) -> Finding:
     """In every boot, every prompt of the set finished equally often."""
     for boot_id in view.boot_ids:
-        finished = Counter(
-            request.prompt_id for request in view.ok if request.where.boot_id == boot_id
-        )
-        counts = [finished[prompt] for prompt in view.prompt_ids]
+        finished = view.ok.where("boot_id", boot_id).counts("prompt_id")
+        counts = [finished.get(prompt, 0) for prompt in view.prompt_ids]
         if len(set(counts)) > 1:
             return warning(
                 f"The prompts finished {min(counts)} to {max(counts)} times each, so this level "

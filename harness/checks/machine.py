@@ -8,6 +8,7 @@ from harness import measures
 from harness.cell_view import CellView
 from harness.checks.finding import OK, Finding, invalid, warning
 from harness.records import AcceleratorSample, MachineSample
+from harness.requests import middle
 
 STEAL_LIMIT = 0.05
 
@@ -87,9 +88,5 @@ def roof(view: CellView) -> Finding:
 
 def _steps_per_s(view: CellView) -> float | None:
     """Of a plain stream a step is a token; the middle request's."""
-    rates = [
-        measures.decode_rate_strict(r.output_tokens, r.first_tokens, r.ttft_s, r.t_last_s)
-        for r in view.ok
-    ]
-    known = [rate for rate in rates if rate is not None]
-    return median(known) if known else None
+    known = view.ok.known("decode_rate_strict")
+    return middle(known) if len(known) else None

@@ -68,11 +68,11 @@ def _as_told(view: CellView, boot: Boot) -> Finding | None:
     """Requests that find no room wait, or have theirs taken away."""
     told = boot.health or {}
     room = _whole(told.get("kv_tokens")) or _whole(told.get("kv_capacity_tokens"))
-    prompts = [request.prompt_tokens for request in view.ok if request.prompt_tokens is not None]
-    if room is None or not prompts:
+    prompts = view.ok.known("prompt_tokens")
+    if room is None or not len(prompts):
         return None
     slots = _whole(told.get("max_concurrent_requests")) or view.cell.concurrency
-    num, longest = min(slots, view.cell.concurrency), max(prompts) + view.cell.max_tokens
+    num, longest = min(slots, view.cell.concurrency), int(prompts.max()) + view.cell.max_tokens
     if num * longest <= room:
         return None
     return warning(

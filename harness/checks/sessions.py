@@ -5,13 +5,15 @@ A control is a cell that repeats another: the same work of the same subject, at 
 it took longer, the machine has slowed down, whatever is measured beside it.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
+import numpy as np
+
 from harness.cell_view import CellView
 from harness.checks.finding import OK, Finding, invalid, warning
+from harness.requests import Groups, middle
 
 CONTROL_LIMIT = 0.05
 SUSPENDED_LIMIT_S = 1.0
@@ -97,18 +99,14 @@ def _change(before: CellView, after: CellView) -> float | None:
     load that keeps several in flight.
     """
     earlier, later = _times_s(before), _times_s(after)
-    ratios = [median(later[key]) / median(earlier[key]) for key in earlier.keys() & later.keys()]
+    ratios = [middle(later[key]) / middle(earlier[key]) for key in earlier.keys() & later.keys()]
     return median(ratios) - 1 if ratios else None
 
 
-def _times_s(view: CellView) -> dict[str | None, list[float]]:
-    times: dict[str | None, list[float]] = defaultdict(list)
+def _times_s(view: CellView) -> Groups:
     if view.cell.load != "single":
-        return {None: [end.window_s for end in view.ends]} if view.ends else {}
-    for request in view.ok:
-        if request.wall_s is not None:
-            times[request.prompt_id].append(request.wall_s)
-    return times
+        return {None: np.array([end.window_s for end in view.ends])} if view.ends else {}
+    return view.ok.grouped("wall_s")
 
 
 def _within(view: CellView, session_id: str) -> CellView:
@@ -123,7 +121,7 @@ def _of_sessions(view: CellView, session_ids: Iterable[str]) -> CellView:
     wanted = set(session_ids)
     return replace(
         view,
-        requests=tuple(each for each in view.requests if each.where.session_id in wanted),
+        requests=view.sent.where("session_id", *wanted),
         ends=tuple(each for each in view.ends if each.where.session_id in wanted),
     )
 

@@ -1,11 +1,12 @@
 """Whether the same work took the same time again."""
 
-from collections import defaultdict
-from collections.abc import Mapping
 from statistics import median
+
+import numpy as np
 
 from harness.cell_view import CellView
 from harness.checks.finding import OK, Finding, warning
+from harness.requests import Groups, middle
 
 COLD_FACTOR = 1.5  # a first request this much slower than its repetitions paid for something else
 SCATTER_LIMIT = 0.10
@@ -18,10 +19,10 @@ def cold_in_measured(view: CellView) -> Finding:
         return OK
     for boot_id in view.boot_ids:
         walls = _walls(view, boot_id)
-        first = next(iter(walls.values()), [])
-        if len(first) > 2 and first[0] > COLD_FACTOR * median(first[1:]):
+        first = next(iter(walls.values()), np.zeros(0))
+        if len(first) > 2 and first[0] > COLD_FACTOR * middle(first[1:]):
             return warning(
-                f"The first request of boot {boot_id} took {first[0] / median(first[1:]):.1f} "
+                f"The first request of boot {boot_id} took {first[0] / middle(first[1:]):.1f} "
                 "times as long as the same prompt later: something was loaded or compiled within "
                 "what is measured. Give the workload a longer warm-up."
             )
@@ -33,7 +34,7 @@ def scatter(view: CellView) -> Finding:
     if view.cell.load != "single" or view.cell.sampling.temperature > 0:
         return OK
     ranges = [
-        (max(walls) - min(walls)) / median(walls)
+        float(walls.max() - walls.min()) / middle(walls)
         for boot_id in view.boot_ids
         for walls in _walls(view, boot_id).values()
         if len(walls) > 1
@@ -52,7 +53,7 @@ def drift(view: CellView) -> Finding:
     if view.cell.load != "single" or len(view.boot_ids) < 2:
         return OK
     first, last = (_walls(view, boot_id) for boot_id in (view.boot_ids[0], view.boot_ids[-1]))
-    ratios = [median(last[prompt]) / median(first[prompt]) for prompt in first.keys() & last.keys()]
+    ratios = [middle(last[prompt]) / middle(first[prompt]) for prompt in first.keys() & last.keys()]
     if not ratios or abs(median(ratios) - 1) <= DRIFT_LIMIT:
         return OK
     change = median(ratios) - 1
@@ -63,10 +64,6 @@ def drift(view: CellView) -> Finding:
     )
 
 
-def _walls(view: CellView, boot_id: str) -> Mapping[str, list[float]]:
+def _walls(view: CellView, boot_id: str) -> Groups:
     """Durations by prompt in one boot, in the order they were sent."""
-    walls: dict[str, list[float]] = defaultdict(list)
-    for request in view.ok:
-        if request.where.boot_id == boot_id and request.wall_s is not None:
-            walls[request.prompt_id].append(request.wall_s)
-    return walls
+    return view.ok.where("boot_id", boot_id).grouped("wall_s")

@@ -101,7 +101,7 @@ def night_of(data: Dataset) -> Night:
     works = _works(data.views)
     subjects = [
         _cell(
-            view,
+            view.afresh(),
             work=works[view.cell.cell_id],
             verdicts=judged[view.cell.cell_id],
             prompts_sha256=manifest.prompt_sets[view.cell.prompt_set],
@@ -123,7 +123,7 @@ def night_of(data: Dataset) -> Night:
 
 
 def _accusations(view: CellView) -> tuple[Verdict, ...]:
-    bad = [verdict for verdict in checks.judge(view) if verdict.level != "ok"]
+    bad = [verdict for verdict in checks.judge(view.afresh()) if verdict.level != "ok"]
     return tuple(sorted(bad, key=lambda verdict: verdict.level != "invalid"))
 
 
@@ -210,14 +210,12 @@ def _by_boot(view: CellView, metric: str) -> ByBoot:
 def _by_prompt(view: CellView, metric: str) -> Mapping[str, ByBoot]:
     if metric not in BY_PROMPT:
         return {}
-    asked = dict.fromkeys(request.prompt_id for request in view.requests)
+    asked = map(str, view.sent.labels("prompt_id"))
     return {prompt_id: _by_boot(_of_prompt(view, prompt_id), metric) for prompt_id in asked}
 
 
 def _of_prompt(view: CellView, prompt_id: str) -> CellView:
-    return replace(
-        view, requests=tuple(item for item in view.requests if item.prompt_id == prompt_id)
-    )
+    return replace(view, requests=view.sent.where("prompt_id", prompt_id))
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ import numpy as np
 from harness.analysis.summary import Summary
 from harness.cell_view import CellView
 from harness.measures import acceptance_at_position, acceptance_length, acceptance_rate
-from harness.records import Request
 from harness.report import format as fmt
+from harness.requests import Requests
 from harness.store import told, write_whole
 
 PERCENTILES = (50, 90, 99)
@@ -64,14 +64,13 @@ def vllm_object(summary: Summary, view: CellView) -> Mapping[str, Any]:
 
 def _throughput(view: CellView, duration_s: float) -> Mapping[str, float]:
     told: dict[str, float] = {"request_throughput": len(view.ok) / duration_s}
-    outputs = [request.output_tokens for request in view.ok]
-    prompts = [request.prompt_tokens for request in view.ok]
-    if None not in outputs:
-        total = sum(count for count in outputs if count is not None)
+    no_outputs, no_prompts = view.ok.lacks("output_tokens"), view.ok.lacks("prompt_tokens")
+    if not no_outputs:
+        total = int(view.ok.known("output_tokens").sum())
         told |= {"total_output_tokens": total, "output_throughput": total / duration_s}
-    if None not in prompts:
-        told["total_input_tokens"] = sum(count for count in prompts if count is not None)
-    if None not in (*outputs, *prompts):
+    if not no_prompts:
+        told["total_input_tokens"] = int(view.ok.known("prompt_tokens").sum())
+    if not no_outputs and not no_prompts:
         both = told["total_input_tokens"] + told["total_output_tokens"]
         told["total_token_throughput"] = both / duration_s
     return told
@@ -79,10 +78,10 @@ def _throughput(view: CellView, duration_s: float) -> Mapping[str, float]:
 
 def _times(view: CellView) -> Mapping[str, float]:
     series = {
-        "ttft": [request.ttft_s for request in view.ok if request.ttft_s is not None],
+        "ttft": view.ok.known("ttft_s").tolist(),
         "tpot": list(_tpots(view.ok)),
         "itl": [gap for gaps in _gaps(view) for gap in gaps],
-        "e2el": [request.wall_s for request in view.ok if request.wall_s is not None],
+        "e2el": view.ok.known("wall_s").tolist(),
     }
     return {
         name: value
@@ -100,9 +99,9 @@ def _statistics(time: str, values_ms: Sequence[float]) -> Iterator[tuple[str, fl
         yield f"p{share}_{time}_ms", float(np.percentile(values_ms, share))
 
 
-def _tpots(requests: Sequence[Request]) -> Iterator[float]:
-    for request in requests:
-        tokens, wall_s, ttft_s = request.output_tokens, request.wall_s, request.ttft_s
+def _tpots(requests: Requests) -> Iterator[float]:
+    times = (requests.values(name) for name in ("output_tokens", "wall_s", "ttft_s"))
+    for tokens, wall_s, ttft_s in zip(*times, strict=True):
         if tokens is not None and tokens > 1 and wall_s is not None and ttft_s is not None:
             yield (wall_s - ttft_s) / (tokens - 1)
 
@@ -111,8 +110,8 @@ def _gaps(view: CellView) -> list[list[float]]:
     """Per request the seconds between its events; none where the events were not read."""
     offsets = [
         events.offsets_ns
-        for request in view.ok
-        if (events := view.events.get(str(request.where.request_id))) is not None
+        for request_id in view.ok.ids()
+        if (events := view.events.get(request_id)) is not None
     ]
     return [[(b - a) / 1e9 for a, b in pairwise(row)] for row in offsets]
 
@@ -136,11 +135,11 @@ def _speculation(view: CellView) -> Mapping[str, Any]:
 def _details(view: CellView) -> Mapping[str, Any]:
     """Of completed requests; seconds."""
     return {
-        "input_lens": [request.prompt_tokens for request in view.ok],
-        "output_lens": [request.output_tokens for request in view.ok],
-        "ttfts": [request.ttft_s for request in view.ok],
+        "input_lens": view.ok.values("prompt_tokens"),
+        "output_lens": view.ok.values("output_tokens"),
+        "ttfts": view.ok.values("ttft_s"),
         "itls": _gaps(view),
-        "start_times": [request.t0_ns / 1e9 for request in view.ok],
-        "latencies": [request.wall_s for request in view.ok],
+        "start_times": (view.ok.known("t0_ns") / 1e9).tolist(),
+        "latencies": view.ok.values("wall_s"),
         "errors": [request.error.message for request in view.requests if request.error],
     }

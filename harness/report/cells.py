@@ -86,12 +86,16 @@ def _parts(section: Section, view: CellView) -> Table:
         (
             label(name),
             label(", ".join(fmt.rate(value) for value in group) or fmt.DASH),
-            figure(median(group) if group else None, fmt.rate, "no request of it gave a figure"),
+            figure(
+                float(median(group)) if len(group) else None,
+                fmt.rate,
+                "no request of it gave a figure",
+            ),
         )
         for name, group in zip(names, values, strict=True)
     ]
     if len(rows) > 1:
-        mean = fmean(median(group) for group in values if group)
+        mean = fmean(median(group) for group in values if len(group))
         rows.append((label("mean of the medians"), label(""), figure(mean, fmt.rate)))
     return Table(
         name="parts",
@@ -103,7 +107,7 @@ def _parts(section: Section, view: CellView) -> Table:
 
 
 def _asked(view: CellView) -> Sequence[str]:
-    return list(dict.fromkeys(request.prompt_id for request in view.requests))
+    return list(map(str, view.sent.labels("prompt_id")))
 
 
 def _ratio(summary: Summary, view: CellView) -> Iterator[str]:

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from harness.analysis.dataset import requests_frame
 from harness.analysis.summary import Summary
 from harness.records import SCHEMA, MetricRow
 from harness.report import sentences, tables
+from harness.report.requests import write_requests
 from harness.report.tables import Table
 from harness.store import write_whole
 
@@ -79,12 +79,10 @@ def write_tables(summary: Summary, folder: Path) -> None:
     for make in tables.TABLES.values():
         for table in make(summary):
             _write_csv(table_frame(table), folder / f"{table.name}.csv")
-    for name, frame in (
-        ("figures", figures_frame(summary)),
-        ("requests", requests_frame(summary.data)),
-    ):
-        _write_csv(frame, folder / f"{name}.csv")
-        _write_parquet(frame, folder / f"{name}.parquet")
+    figures = figures_frame(summary)
+    _write_csv(figures, folder / "figures.csv")
+    _write_parquet(figures, folder / "figures.parquet")
+    write_requests(summary.data, folder)
 
 
 def _write_csv(frame: pd.DataFrame, path: Path) -> None:

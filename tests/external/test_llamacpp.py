@@ -53,7 +53,7 @@ def test_every_token_of_every_request_is_explained(
     for entry in view.ledger:
         assert entry.delta is not None, entry.reason
         assert entry.where is not None
-        (request,) = view.requests_in(entry.where)
+        (request,) = (each for each in view.requests if each.where == entry.where)
         assert request.output_tokens == 256
         assert measures.token_identity_residual(entry.delta, 256, 1) == 0
         assert request.engine_timings is not None

@@ -60,7 +60,7 @@ def test_every_token_of_every_request_is_explained(
     for entry in view.ledger:
         assert entry.delta is not None, entry.reason
         assert entry.where is not None
-        (request,) = view.requests_in(entry.where)
+        (request,) = (each for each in view.requests if each.where == entry.where)
         assert request.output_tokens == MAX_TOKENS
         residual = measures.token_identity_residual(entry.delta, MAX_TOKENS, 1)
         last = view.events[str(request.where.request_id)].tokens[-1]

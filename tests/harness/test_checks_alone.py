@@ -167,7 +167,7 @@ def one_repetition_failed(view: CellView) -> CellView:
 def one_more(view: CellView) -> CellView:
     """A request of one prompt beside the even mix."""
     first, end = view.requests[0], view.ends[0]
-    assert view.requests_in(end.where)[0] == first
+    assert replace(first.where, request_id=None) == end.where
     longer = replace(end, num_requests=end.num_requests + 1)
     return replace(
         view, requests=(*view.requests, first), ends=(longer, *view.ends[1:]), snapshots=()

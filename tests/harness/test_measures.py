@@ -122,13 +122,10 @@ def test_a_peak_is_the_densest_second_or_longer():
 def test_distinct_4grams_of_a_loop():
     # a b a b a b a: runs abab baba abab baba, two of four are distinct
     assert measures.distinct_4gram_share("abababa") == 0.5
-    assert measures.loops(0.5) is False
-    assert measures.loops(0.49) is True
 
 
 def test_three_words_have_no_4gram():
     assert measures.distinct_4gram_share(["to", "be", "or"]) is None
-    assert measures.loops(None) is None
 
 
 # --- counters: 16 tokens, 5 rounds of 7 drafted, 13 tested, 10 accepted ---------------------------

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness.analysis import ledger, outputs, throughput
@@ -121,15 +122,11 @@ def test_steady_aggregate_counts_only_while_c_are_in_flight(run: Summary) -> Non
     assert steady > whole
 
 
-def test_steady_window_runs_from_the_c_th_start_to_the_first_end_without_successor(
-    run: Summary,
-) -> None:
+def test_steady_window_runs_from_the_c_th_start_to_the_first_end_without_successor() -> None:
     # two slots: 0-4 and 0-6, then 4-10 and 6-9; nothing follows the end at 9
-    one = view(run, "generate", "plain").requests[0]
-    times = [(0, 4.0), (0, 6.0), (4, 6.0), (6, 3.0)]
-    requests = [replace(one, t0_ns=begin * 10**9, wall_s=wall) for begin, wall in times]
+    starts_ns, walls_s = np.array([0, 0, 4, 6]) * 10**9, np.array([4.0, 6.0, 6.0, 3.0])
 
-    assert throughput.steady_window_ns(requests, 2) == (0, 9 * 10**9)
+    assert throughput.steady_window_ns(starts_ns, walls_s, 2) == (0, 9 * 10**9)
 
 
 def test_steady_aggregate_is_not_available_without_event_tokens(run: Summary) -> None:
@@ -267,6 +264,16 @@ def test_the_crossover_of_known_step_times_is_found(run: Summary) -> None:
 
     assert (crossing.leader, crossing.other) == ("DFlash2", "plain")
     assert (crossing.bracket.last_ahead, crossing.bracket.first_behind) == (4, 8)
+
+
+def test_an_output_repeats_itself_below_one_half_of_distinct_4grams(run: Summary) -> None:
+    drafted = view(run, "generate", "DFlash2")
+    shares = zip(drafted.requests, (0.5, 0.49, None), strict=False)
+    requests = tuple(replace(item, distinct_4gram_share=share) for item, share in shares)
+
+    measured = outputs.loops(replace(drafted, requests=requests))
+
+    assert (measured.value, measured.n) == (1 / 2, 2)  # the one that has no 4-gram is not asked
 
 
 def test_an_invalid_cell_gives_no_speedup_but_keeps_its_figure(tmp_path: Path) -> None:
