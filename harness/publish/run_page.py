@@ -201,6 +201,7 @@ def _worth(view: CellView, pair: Pair) -> str:
     found = judged(view, pair)
     if found.gap_nats is None:
         return f"; a near-tie or not: unknown, {found.reason}"
-    gap = f"{'at least ' if found.is_bound else ''}{fmt.number(found.gap_nats, 2)} nats"
+    bound, nats = "at least " if found.is_bound else "", fmt.number(found.gap_nats, 2)
     said = "by a near-tie" if found.word == "near-tie" else "for real"
-    return f", {said}: its token is {gap} less likely than the target's"
+    how = f"{bound}{nats} nats less likely than" if found.gap_nats else "as likely as"
+    return f", {said}: its token is {how} the target's"

@@ -18,6 +18,7 @@ from harness.records import (
     Counters,
     Drafter,
     Engine,
+    LikelyToken,
     MachineFacts,
     Manifest,
     Matrix,
@@ -27,6 +28,7 @@ from harness.records import (
     PromptSet,
     RepetitionEnd,
     Request,
+    Rescore,
     Sampling,
     Schedule,
     Session,
@@ -195,6 +197,26 @@ def write_run(
     folder.append(*writer.records)
     folder.close()
     return folder
+
+
+OWN_TOKEN, REFERENCE_TOKEN = 7, 9
+"""At which an output and its reference's part."""
+
+
+def rescore(own: Request, reference: Request, likeliest: Sequence[LikelyToken]) -> Rescore:
+    """What a reference's engine told of a difference at the thirtieth token."""
+    return Rescore(
+        where=own.where,
+        at="2026-11-29T12:20:00Z",
+        asked_boot_id="b4-s1",
+        reference_request_id=str(reference.where.request_id),
+        reference_text_sha256=str(reference.text_sha256),
+        index=30,
+        token_id=OWN_TOKEN,
+        reference_token_id=REFERENCE_TOKEN,
+        likeliest=tuple(likeliest),
+        reason=None if likeliest else "the engine is a wall",
+    )
 
 
 @dataclass

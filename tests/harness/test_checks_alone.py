@@ -16,7 +16,6 @@ from harness.records import (
     MachineSample,
     Request,
     RequestError,
-    Rescore,
     Snapshot,
 )
 
@@ -263,22 +262,15 @@ def accepted_too_much(view: CellView) -> CellView:
     (own, *others), reference = view.requests, view.reference
     assert reference is not None
     (first, *_) = (each for each in reference.requests if each.prompt_id == own.prompt_id)
-    asked = Rescore(
-        where=own.where,
-        at="2026-11-29T12:20:00Z",
-        asked_boot_id="b4-s1",
-        reference_request_id=str(first.where.request_id),
-        reference_text_sha256=str(first.text_sha256),
-        index=30,
-        token_id=7,
-        reference_token_id=9,
-        likeliest=(LikelyToken(token_id=9, logprob=-0.2), LikelyToken(token_id=7, logprob=-2.2)),
-        reason=None,
-    )
+    odds = [
+        LikelyToken(token_id=synthetic.REFERENCE_TOKEN, logprob=-0.2),
+        LikelyToken(token_id=synthetic.OWN_TOKEN, logprob=-2.2),
+    ]
+    told = synthetic.rescore(own, first, odds)
     return replace(
         view,
         requests=(replace(own, text_sha256="another"), *others),
-        rescores={str(own.where.request_id): asked},
+        rescores={str(own.where.request_id): told},
     )
 
 

@@ -25,9 +25,9 @@ from harness.report.tables.outputs import losslessness
 from harness.store import RunFolder
 
 from . import synthetic
-
-OWN, REFERENCES = 7, 9
-"""The tokens at which two outputs part."""
+from .synthetic import OWN_TOKEN as OWN
+from .synthetic import REFERENCE_TOKEN as REFERENCES
+from .synthetic import rescore
 
 
 @pytest.fixture(scope="module")
@@ -45,21 +45,6 @@ def odds(*logprobs: tuple[int | None, float]) -> tuple[LikelyToken, ...]:
         if token_id is None
         else LikelyToken(token_id=token_id, logprob=logprob, text=f"t{token_id}")
         for token_id, logprob in logprobs
-    )
-
-
-def rescore(own: Request, reference: Request, likeliest: tuple[LikelyToken, ...]) -> Rescore:
-    return Rescore(
-        where=own.where,
-        at="2026-11-29T12:20:00Z",
-        asked_boot_id="b4-s1",
-        reference_request_id=str(reference.where.request_id),
-        reference_text_sha256=str(reference.text_sha256),
-        index=30,
-        token_id=OWN,
-        reference_token_id=REFERENCES,
-        likeliest=likeliest,
-        reason=None if likeliest else "the engine is a wall",
     )
 
 

@@ -14,8 +14,12 @@ from tests.harness import synthetic
 
 @pytest.fixture(scope="module")
 def part(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A node's folder with everything that a measured run leaves."""
-    return synthetic.write_run(tmp_path_factory.mktemp("node"), synthetic.matrix(levels=())).path
+    """A node's folder with everything that a measured run leaves, and the odds of a difference."""
+    folder = synthetic.write_run(tmp_path_factory.mktemp("node"), synthetic.matrix(levels=()))
+    first, *_, last = folder.read(Request)
+    folder.append(synthetic.rescore(last, first, ()))
+    folder.close()
+    return folder.path
 
 
 @pytest.fixture
