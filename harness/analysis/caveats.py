@@ -46,21 +46,29 @@ def _of_the_checks(summary: Summary) -> Iterator[Caveat]:
 
 
 def _unequal_depth(summary: Summary) -> Iterator[Caveat]:
-    """Two drafters of one table that draft to different depths."""
+    """Two drafters of one table that draft to different depths; told once of all tables that have
+    the same drafters.
+    """
+    found: dict[str, list[Section]] = {}
     for section in summary.sections:
-        deep = {view.cell.k for view in section.views if view.cell.k is not None}
-        methods = {view.cell.drafter for view in section.views if view.cell.k is not None}
-        if len(deep) < 2 or len(methods) < 2:
-            continue
-        views = [view for view in section.views if view.cell.k is not None]
-        told = ", ".join(dict.fromkeys(f"{v.cell.variant} k = {v.cell.k}" for v in views))
+        deep = {view.cell.k for view in _deep(section)}
+        methods = {view.cell.drafter for view in _deep(section)}
+        if len(deep) > 1 and len(methods) > 1:
+            named = dict.fromkeys(f"{v.cell.variant} k = {v.cell.k}" for v in _deep(section))
+            found.setdefault(", ".join(named), []).append(section)
+    for told, sections in found.items():
         yield Caveat(
             rule="unequal_depth",
-            text=f"Drafters of {section.word} draft to different depths ({told}): a difference "
-            "in acceptance length or speed between them is of depth, too. An acceptance length is "
-            "capped at k + 1.",
-            cell_ids=_ids(views),
+            text=f"Drafters of {', '.join(section.word for section in sections)} draft to "
+            f"different depths ({told}): a difference in acceptance length or speed between them "
+            "is of depth, too. An acceptance length is capped at k + 1.",
+            cell_ids=_ids([view for section in sections for view in _deep(section)]),
         )
+
+
+def _deep(section: Section) -> list[CellView]:
+    """Those that draft to a depth of their own."""
+    return [view for view in section.views if view.cell.k is not None]
 
 
 def _no_reference(summary: Summary) -> Iterator[Caveat]:
@@ -99,7 +107,7 @@ def _prefill_at_another_depth(summary: Summary) -> Iterator[Caveat]:
     for section in summary.sections:
         if section.workload != "prefill":
             continue
-        deep = [view for view in section.views if view.cell.k is not None]
+        deep = _deep(section)
         if len({view.cell.k for view in deep}) > 1:
             told = ", ".join(f"{view.cell.variant} k = {view.cell.k}" for view in deep)
             yield Caveat(

@@ -36,7 +36,8 @@ Found: TypeAlias = Mapping[str, CellFigures]
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Cells that may share a table: one protocol, one prompt set, one token limit.
+    """Cells that may share a table: one protocol, one prompt set, one token limit, and one kind of
+    machine.
 
     `word` is the `workload` of `show --json`.
     """
@@ -182,11 +183,13 @@ def _accusing(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
 
 
 def _sections(views: Sequence[CellView]) -> tuple[Section, ...]:
-    grouped: dict[tuple[str, str, int], list[CellView]] = defaultdict(list)
+    devices = _devices(views)
+    grouped: dict[tuple[str, str, int, str], list[CellView]] = defaultdict(list)
     for view in views:
         cell = view.cell
-        grouped[(cell.protocol_id, cell.prompt_set, cell.max_tokens)].append(view)
-    words = _words([members[0] for members in grouped.values()])
+        key = (cell.protocol_id, cell.prompt_set, cell.max_tokens, devices[cell.cell_id])
+        grouped[key].append(view)
+    words = _words([members[0] for members in grouped.values()], devices)
     return tuple(
         Section(
             word=word,
@@ -201,6 +204,23 @@ def _sections(views: Sequence[CellView]) -> tuple[Section, ...]:
     )
 
 
+def _devices(views: Sequence[CellView]) -> Mapping[str, str]:
+    """Cell -> the kind of machine that it was measured on; what was not measured counts to where
+    others of the same resources were.
+    """
+    known = {view.cell.cell_id: view.sessions[0].device_key for view in views if view.sessions}
+    of_needs = {_needs(v): known[v.cell.cell_id] for v in views if v.cell.cell_id in known}
+    first = next(iter(known.values()), "")
+    return {
+        view.cell.cell_id: known.get(view.cell.cell_id) or of_needs.get(_needs(view), first)
+        for view in views
+    }
+
+
+def _needs(view: CellView) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted((view.cell.resources or {}).items()))
+
+
 def workload_word(view: CellView) -> str:
     """`generate`, `concurrency` for waves (the study's shape), `concurrency-closed`,
     `concurrency-poisson-2-per-s`.
@@ -212,9 +232,11 @@ def workload_word(view: CellView) -> str:
     return f"{cell.workload}-{cell.load}{rate}"
 
 
-def _words(views: Sequence[CellView]) -> list[str]:
-    """Sections of one word are told apart by prompt set, then token limit, then protocol."""
+def _words(views: Sequence[CellView], devices: Mapping[str, str]) -> list[str]:
+    """Sections of one word are told apart by device, then prompt set, token limit and protocol."""
     words = [workload_word(view) for view in views]
+    if len(set(devices.values())) > 1:
+        words = [f"{word}:{devices[v.cell.cell_id]}" for word, v in zip(words, views, strict=True)]
     for part in ("prompt_set", "max_tokens", "protocol_id"):
         words = [
             f"{word}:{getattr(view.cell, part)}" if words.count(word) > 1 else word

@@ -7,13 +7,17 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
 from harness.analysis.ledger import counted
-from harness.analysis.metrics import METRICS
+from harness.analysis.metrics import COMPARISONS, METRICS, POSITION_METRICS
 from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.measures import CountersDelta
+from harness.records import Estimate, MetricRow
 from harness.report import format as fmt
 from harness.report.markdown import markdown_table
-from harness.report.tables.table import Entry, Table, figure, label
+from harness.report.tables.acceptance import position_depth
+from harness.report.tables.figures import all_and_kinds, kind_word
+from harness.report.tables.sessions import told_machine
+from harness.report.tables.table import Entry, Table, count, figure, label, missing
 
 
 def cells_page(summary: Summary) -> str:
@@ -26,17 +30,26 @@ def cells_page(summary: Summary) -> str:
     ]
     for section in summary.sections:
         for view in section.views:
-            lines += ["", f"## {view.cell.cell_id}", "", *explanation(summary, section, view)]
+            lines += ["", f"## {view.cell.cell_id}", "", *_how(summary, section, view)]
+            lines += ["", "<details><summary>Every figure of the cell</summary>", ""]
+            lines += [markdown_table(_figures(summary, section, view)), "", "</details>"]
     return "\n".join(lines) + "\n"
 
 
 def explanation(summary: Summary, section: Section, view: CellView) -> Iterator[str]:
-    """Markdown, a paragraph or a table at a time."""
+    """Markdown, a paragraph or a table at a time: how the headline was made, then every figure."""
+    yield from _how(summary, section, view)
+    yield ""
+    yield markdown_table(_figures(summary, section, view))
+
+
+def _how(summary: Summary, section: Section, view: CellView) -> Iterator[str]:
     yield fmt.escape(_what(section, view))
     yield ""
     yield from _headline(summary, section, view)
     yield from _ratio(summary, view)
     yield from _acceptance(view)
+    yield f"* {fmt.prose(_measured(view))}"
     for verdict in summary.verdicts_of(view):
         yield f"* {verdict.level}, {verdict.check}: {fmt.prose(verdict.message)}"
     yield f"* {fmt.prose(_records(summary, view))}"
@@ -118,10 +131,15 @@ def _ratio(summary: Summary, view: CellView) -> Iterator[str]:
         yield f"* speed-up: n/a, {fmt.prose(row.estimate.reason or 'not measured')}"
         return
     reference = view.reference.cell
-    yield (
-        f"* speed-up {fmt.times(row.estimate.value)}: the figure above over that of "
-        f"[{fmt.escape(reference.variant)}](#{reference.cell_id})"
-    )
+    said = f"* speed-up {fmt.times(row.estimate.value)}{_interval(row.estimate)}: the figure above "
+    yield said + f"over that of [{fmt.escape(reference.variant)}](#{reference.cell_id})"
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    bounds = fmt.span(estimate.low, estimate.high)
+    return f" (95 % interval {bounds}, {estimate.method}, n = {estimate.n} a side)"
 
 
 def _acceptance(view: CellView) -> Iterator[str]:
@@ -147,6 +165,56 @@ def _arithmetic(delta: CountersDelta, accepted: int, k: int | None) -> str:
         said += f"; {accepted}/{delta.draft_tokens} = "
         said += f"{fmt.percent(accepted / delta.draft_tokens)} of the drafted tokens accepted"
     return said
+
+
+def _measured(view: CellView) -> str:
+    """When and on what."""
+    told = [
+        f"session {each.where.session_id} of {each.started_at} on {told_machine(each.machine)}"
+        for each in view.sessions
+    ]
+    return f"measured in {fmt.listed(told)}" if told else "it was not measured"
+
+
+FIGURE_SIGNS = 5
+"""Significant digits: one more than a table of the page shows."""
+
+
+def _figures(summary: Summary, section: Section, view: CellView) -> Table:
+    """Every figure of the cell: kinds across where it has them, one that cannot be had with its
+    reason.
+    """
+    kinds = all_and_kinds(section) if section.is_single else (ALL,)
+    positions = range(1, position_depth(summary, view) + 1)
+    names = [
+        *METRICS,
+        *(f"{name}_{n}" for name in POSITION_METRICS for n in positions),
+        *COMPARISONS,
+    ]
+    rows = [row for name in names if (row := summary.row(view, name)) is not None]
+    return Table(
+        name="figures",
+        title="",
+        columns=("figure", "unit", "n", *map(kind_word, kinds)),
+        rows=tuple(
+            (
+                label(row.metric),
+                label(row.estimate.unit),
+                count(row.estimate.n),
+                *(_figure(summary.row(view, row.metric, kind)) for kind in kinds),
+            )
+            for row in rows
+        ),
+        num_labels=2,
+    )
+
+
+def _figure(row: MetricRow | None) -> Entry:
+    if row is None:
+        return missing("not told by kind")
+    return figure(
+        row.estimate.value, lambda value: fmt.number(value, FIGURE_SIGNS), row.estimate.reason
+    )
 
 
 def _records(summary: Summary, view: CellView) -> str:

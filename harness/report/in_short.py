@@ -10,7 +10,7 @@ from harness.analysis.caveats import caveats
 from harness.analysis.summary import Summary
 from harness.records import Level
 from harness.report import format as fmt
-from harness.report import sentences
+from harness.report import method
 from harness.report.tables.goals import is_figure, tries_of, with_unit
 
 
@@ -20,7 +20,7 @@ def in_short(summary: Summary) -> Iterator[str]:
     yield from _goals(summary)
     yield from _visible(summary)
     yield _doubts(summary)
-    yield sentences.purpose(summary)
+    yield method.purpose(summary)
 
 
 def _first(summary: Summary) -> Iterator[str]:

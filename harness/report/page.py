@@ -12,7 +12,7 @@ from harness.analysis.metrics import COMPARISONS, METRICS
 from harness.analysis.summary import Section, Summary
 from harness.checks import CHECKS
 from harness.report import format as fmt
-from harness.report import sentences, tables
+from harness.report import method, sentences, tables
 from harness.report.in_short import in_short
 from harness.report.markdown import Links, markdown_table, quoted
 from harness.report.plots import Picture
@@ -115,7 +115,7 @@ def content(summary: Summary, pictures: Sequence[Picture]) -> Mapping[str, Any]:
         "level": summary.level,
         "headline": sentences.headline(summary),
         "in_short": list(in_short(summary)),
-        "method": list(sentences.method(summary)),
+        "method": list(method.lines(summary)),
         "one_at_a_time": list(sentences.one_at_a_time(summary)),
         "definitions": _definitions(),
         "tables": made,

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from harness.analysis.summary import Summary
+from harness.analysis.summary import Section, Summary
 from harness.errors import UsageError
 from harness.report import format as fmt
-from harness.report import sentences, tables
+from harness.report import method, tables
 from harness.report.markdown import markdown_table
 from harness.report.tables import Table
+from harness.report.tables.sessions import told_machine
 from harness.report.terminal import print_table
 
 PARTS: Mapping[str, Sequence[str]] = {
@@ -37,7 +38,8 @@ _OF_WORKLOAD = {
 def part(summary: Summary, name: str) -> str:
     """A line that says which run it is of, then the tables of the part."""
     lines = [
-        f"Run `{summary.manifest.run_id}`, {fmt.escape(summary.manifest.tool)}. {_of(summary)}"
+        f"Run `{summary.manifest.run_id}`, {fmt.escape(summary.manifest.tool)}. "
+        f"{fmt.escape(_of(summary, name))}"
     ]
     for table in tables_of(summary, name):
         lines += ["", f"**{fmt.escape(table.title)}**", "", markdown_table(table)]
@@ -51,22 +53,25 @@ def print_part(summary: Summary, name: str, console: Console) -> None:
 
 
 def tables_of(summary: Summary, name: str) -> Sequence[Table]:
-    workload = _OF_WORKLOAD.get(name)
-    words = [section.word for section in summary.sections if section.workload == workload]
+    words = [section.word for section in _sections(summary, name)]
     found = [
         table
         for made in PARTS[name]
         for table in tables.TABLES[made](summary)
-        if workload is None or table.section in words
+        if name not in _OF_WORKLOAD or table.section in words
     ]
     if not found:
         raise UsageError(f"run {summary.manifest.run_id} has nothing for {name}")
     return found
 
 
-def _of(summary: Summary) -> str:
-    machines = dict.fromkeys(session.machine.cpu for session in summary.data.sessions)
-    return fmt.escape(
-        f"Verdict: {summary.level}. Machine: {', '.join(machines)}. "
-        f"{next(iter(sentences.method(summary)), '')}"
-    )
+def _sections(summary: Summary, name: str) -> Sequence[Section]:
+    """Those that a part is of; none where it is of the whole run."""
+    workload = _OF_WORKLOAD.get(name)
+    return [section for section in summary.sections if section.workload == workload]
+
+
+def _of(summary: Summary, name: str) -> str:
+    machines = dict.fromkeys(told_machine(each.machine) for each in summary.data.sessions)
+    said = [f"Verdict: {summary.level}.", f"Machine: {'; '.join(machines)}."]
+    return " ".join([*said, *map(method.workload, _sections(summary, name))])

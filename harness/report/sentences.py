@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from harness.analysis import standings
 from harness.analysis.comparisons import Crossing
 from harness.analysis.standings import Decay, Flip, Place
-from harness.analysis.summary import ALL, Section, Summary, VisibleEffect
+from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
 from harness.records import Estimate
 from harness.report import format as fmt
@@ -200,8 +200,9 @@ def _crossover(crossing: Crossing) -> str:
             "an unbalanced mix."
         )
     if crossing.excluded:
-        levels = fmt.listed([str(level) for level in crossing.excluded])
-        said += f" Level c = {levels} cannot decide (unbalanced mix or invalid)."
+        level = "Level" if len(crossing.excluded) == 1 else "Levels"
+        told = numbers(crossing.excluded)
+        said += f" {level} c = {told} cannot decide (unbalanced mix or invalid)."
     return said
 
 
@@ -219,89 +220,7 @@ def one_at_a_time(summary: Summary) -> Iterator[str]:
         )
 
 
-# --- method ---------------------------------------------------------------------------------------
-
-
-def method(summary: Summary) -> Iterator[str]:
-    for section in summary.sections:
-        yield _workload(section)
-    plan = summary.manifest.plan
-    order = fmt.listed([block.variant for block in plan.blocks])
-    yield (
-        f"Each block is one boot of a variant's engine with all its cells; the order was {order}."
-    )
-    yield _sampling(summary)
-    if summary.manifest.held_constant:
-        held = ", ".join(f"{key} {value}" for key, value in summary.manifest.held_constant.items())
-        yield f"Held constant for every variant: {held}."
-    if summary.manifest.budget is not None:
-        yield from (f"Cut by the budget: {cut}" for cut in summary.manifest.budget.cuts)
-    yield from _visible(summary)
-    yield _counters(summary)
-
-
-def purpose(summary: Summary) -> str:
-    """What the run is for."""
-    if summary.manifest.purpose == "smoke":
-        return "This is a smoke run: it shows that the pieces work together and measures nothing."
-    return "This is a measurement: its figures may be quoted with their intervals and caveats."
-
-
-def _workload(section: Section) -> str:
-    cell = section.views[0].cell
-    num_prompts = len(section.views[0].prompt_kinds)
-    levels = "" if section.is_single else f", c = {_numbers(section.levels)}"
-    return (
-        f"{section.word}: {fmt.counted(num_prompts, 'prompt')} of set {section.prompt_set}, "
-        f"{SHAPES[section.load]}{levels}, {_repetitions(section)} per boot, "
-        f"assignment {cell.assignment}, at most {fmt.counted(section.max_tokens, 'token')}, length "
-        f"{cell.length}{_caches(section)}; protocol {section.protocol_id}."
-    )
-
-
-def _caches(section: Section) -> str:
-    """Nothing of a run from before it was asked."""
-    cell = section.views[0].cell
-    if cell.cache is None:
-        return ""
-    salted = any(request.salt for view in section.views for request in view.requests)
-    return f", prompts {cell.cache}" + (" behind a salt" if salted else "")
-
-
-def _repetitions(section: Section) -> str:
-    """3 repetitions; where levels differ: 10 and 2 repetitions (in this order of c)."""
-    counts = {view.cell.concurrency: view.cell.repetitions for view in section.views}
-    if len(set(counts.values())) == 1:
-        return fmt.counted(next(iter(counts.values())), "repetition")
-    in_order = [counts[level] for level in section.levels]
-    return f"{_numbers(in_order)} repetitions (in this order of c)"
-
-
-def _sampling(summary: Summary) -> str:
-    sampling = summary.data.views[0].cell.sampling
-    said = [f"temperature {sampling.temperature:g}"]
-    for name in ("top_p", "top_k", "seed", "thinking"):
-        value = getattr(sampling, name)
-        if value is not None:
-            said.append(f"{name} {value}")
-    return f"Sampling: {', '.join(said)}."
-
-
-def _visible(summary: Summary) -> Iterator[str]:
-    effects = summary.visible_effects
-    if effects:
-        told = "; ".join(_effect(effect) for effect in effects)
-        boots = fmt.listed(list(dict.fromkeys(str(effect.boots) for effect in effects)))
-        yield (
-            f"The smallest difference that can be told from none, with {boots} boots a side and "
-            f"the spread between boots seen here: {told}."
-        )
-
-
-def _effect(effect: VisibleEffect) -> str:
-    return (
-        f"{effect.word} {fmt.percent(effect.effect)} (boots spread by {fmt.percent(effect.spread)})"
-    )
+# --- before a run ---------------------------------------------------------------------------------
 
 
 def smallest_effect_of_plan(effect: float, spread: float, boots: int) -> str:
@@ -310,24 +229,6 @@ def smallest_effect_of_plan(effect: float, spread: float, boots: int) -> str:
         f"with {boots} boots a side and a spread of {fmt.percent(spread)} between boots, a "
         f"difference below {fmt.percent(effect)} cannot be told from none"
     )
-
-
-def _counters(summary: Summary) -> str:
-    """How quiet the engine was, as its readings tell: what was not quiet left no acceptance."""
-    readings = [item for view in summary.data.views for item in view.snapshots if item.counters]
-    if not readings:
-        return "No engine of this run keeps counters that we know: nothing is said of acceptance."
-    said = (
-        "Counters are the engine's own, read while it was quiet: around every request with one "
-        "stream, around each wave or repetition under load."
-    )
-    if any(reading.quiet is None for reading in readings):
-        said += " Where an engine cannot tell, two readings one second apart had to be equal."
-    return said
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return fmt.listed([str(value) for value in values])
 
 
 # --- acceptance and order -------------------------------------------------------------------------
@@ -366,16 +267,19 @@ def decay(summary: Summary, section: Section) -> Iterator[str]:
 
 
 def _over(decay: Decay) -> str:
-    growth = f"{decay.last_level / decay.first_level:g}x"
-    return f"from c = {decay.first_level} to c = {decay.last_level} (a {growth} batch)"
+    growth = f"{decay.last_level / decay.first_level:g} times the batch"
+    return f"from c = {decay.first_level} to c = {decay.last_level} ({growth})"
 
 
 def order(summary: Summary, section: Section) -> Iterator[str]:
     """Pairs whose order flips, the decided ones alone by name; the others are counted."""
     flips = list(standings.flips(summary, section))
+    of_pair: dict[tuple[str, str], list[Flip]] = {}
     for flip in flips:
         if flip.decided:
-            yield _flip(section, flip)
+            of_pair.setdefault((flip.ahead, flip.behind), []).append(flip)
+    for decided in of_pair.values():
+        yield _flips(section, decided)
     undecided = len([flip for flip in flips if not flip.decided])
     if undecided:
         yield (
@@ -385,24 +289,33 @@ def order(summary: Summary, section: Section) -> Iterator[str]:
         )
 
 
-def _flip(section: Section, flip: Flip) -> str:
-    assert flip.at_base.value is not None
-    assert flip.at_place.value is not None
+def _flips(section: Section, flips: Sequence[Flip]) -> str:
+    """Of one pair, wherever it stands the other way round."""
+    first = flips[0]
+    ratios = [flip.at_place.value for flip in flips if flip.at_place.value is not None]
+    assert first.at_base.value is not None
     return (
-        f"The order flips {_at(section, flip.place)}: {flip.behind} is ahead of {flip.ahead} there "
-        f"({fmt.times(flip.at_place.value)}), and behind it {_at(section, flip.base)} "
-        f"({flip.ahead} {fmt.times(flip.at_base.value)})."
+        f"The order flips {_at(section, *(flip.place for flip in flips))}: {first.behind} is ahead "
+        f"of {first.ahead} there ({fmt.listed([fmt.times(ratio) for ratio in ratios])}), and "
+        f"behind it {_at(section, first.base)} ({first.ahead} {fmt.times(first.at_base.value)})."
     )
 
 
-def _at(section: Section, place: Place) -> str:
+def _at(section: Section, *places: Place) -> str:
     if not section.is_single:
-        return f"at c = {place.concurrency}"
-    return "over all kinds" if place.kind == ALL else f"on {place.kind}"
+        return f"at c = {numbers([place.concurrency for place in places])}"
+    if places[0].kind == ALL:
+        return "over all kinds"
+    return f"on {fmt.listed([place.kind for place in places])}"
 
 
 def _stand(count: int) -> str:
     return "stands" if count == 1 else "stand"
+
+
+def numbers(values: Sequence[int]) -> str:
+    """1, 2 and 4."""
+    return fmt.listed([str(value) for value in values])
 
 
 def _estimate(summary: Summary, view: CellView, metric: str, kind: str = ALL) -> Estimate:

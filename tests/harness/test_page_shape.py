@@ -276,7 +276,7 @@ def test_acceptance_that_stays_is_one_sentence_for_all_drafters(tmp_path: Path) 
     (told,) = sentences.decay(summary, waves)
 
     assert re.fullmatch(
-        r"The acceptance length is the same from c = 5 to c = 10 \(a 2x batch\) for "
+        r"The acceptance length is the same from c = 5 to c = 10 \(2 times the batch\) for "
         r"A \(\d\.\d{3}\) and B \(\d\.\d{3}\)\.",
         told,
     )

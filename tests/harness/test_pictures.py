@@ -231,6 +231,19 @@ def test_speed_up_over_c_stands_beside_the_aggregate_with_the_band_of_the_crosso
     assert up - middle == pytest.approx(middle - down)
 
 
+def test_a_caption_explains_a_band_only_where_there_is_one(
+    crossing: Summary, tmp_path: Path
+) -> None:
+    alone = summarise(synthetic.write_run(tmp_path, synthetic.matrix(levels=(1, 2), drafters=())))
+    (with_band,) = plots.PLOTS["throughput_by_concurrency"](crossing)
+    (without,) = plots.PLOTS["throughput_by_concurrency"](alone)
+
+    assert with_band.caption.endswith(
+        "A yellow band is where a drafter falls behind its reference."
+    )
+    assert "yellow" not in without.caption
+
+
 def test_without_a_reference_there_is_no_speed_up_to_draw(tmp_path: Path) -> None:
     run = summarise(synthetic.write_run(tmp_path, synthetic.matrix(levels=(1, 2), drafters=())))
 

@@ -28,10 +28,15 @@ def rewritten(path: Path, change: Callable[[Line], Line]) -> None:
 
 
 def two_sessions(
-    folder: Path, blocks: set[str], *, slower: float = 1.0, host: str = "c0ffee"
+    folder: Path,
+    blocks: set[str],
+    *,
+    slower: float = 1.0,
+    host: str = "c0ffee",
+    device: str = "dddddddddddd",
 ) -> None:
     """As if these blocks had been measured in a second session, everything there slower by so
-    much, on a machine of this name.
+    much, on a machine of this name and kind.
     """
 
     def later(line: Line) -> Line:
@@ -53,6 +58,7 @@ def two_sessions(
         **first,
         "where": {**first["where"], "session_id": "s2"},
         "started_at": "2026-12-01T12:00:00Z",
+        "device_key": device,
         "machine": {**first["machine"], "hostname_hash": host},
     }
     sessions.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n", encoding="utf-8")
@@ -168,3 +174,32 @@ def test_a_control_at_both_ends_of_one_session_is_told_though_it_is_fine(tmp_pat
         r"(longer|less) at the end, within the tolerance of 5\.0 %\.",
         results_page(summary, ()),
     )
+
+
+# --- unlike machines ------------------------------------------------------------------------------
+
+
+def test_what_ran_on_unlike_machines_shares_no_table_and_no_ranking(tmp_path: Path) -> None:
+    """Four variants on two boxes: each box has a section, with its own rows, winners and ratios."""
+    asked = synthetic.matrix(levels=(), boots=2, drafters=("A", "B", "C"))
+    behaviours = dict.fromkeys(("A", "B", "C"), synthetic.DFLASH2)
+    folder = synthetic.write_run(tmp_path, asked, behaviours=behaviours)
+    # in running order: plain, A, B, C, C, B, A, plain
+    two_sessions(folder.path, {"b3", "b4", "b5", "b6"}, host="decaf", device="eeeeeeeeeeee")
+    summary = summarise(RunFolder.open(folder.path))
+
+    assert [(each.word, each.variants) for each in summary.sections] == [
+        ("generate:dddddddddddd", ("plain", "A")),
+        ("generate:eeeeeeeeeeee", ("B", "C")),
+    ]
+    for table in (*TABLES["winners"](summary), *TABLES["ratios_by_place"](summary)):
+        for row in table.rows:
+            told = " ".join(entry.text for entry in row)
+            assert not ({"plain", "A"} & set(told.split()) and {"B", "C"} & set(told.split()))
+
+
+def test_a_cell_that_was_not_measured_stays_with_the_others_of_its_machine(tmp_path: Path) -> None:
+    asked = synthetic.matrix(levels=(), boots=2)
+    folder = synthetic.write_run(tmp_path, asked, broken_variant="DFlash2")
+
+    assert [section.word for section in summarise(folder).sections] == ["generate"]

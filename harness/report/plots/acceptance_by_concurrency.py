@@ -32,15 +32,21 @@ def acceptance_by_concurrency(summary: Summary) -> list[Picture]:
             section=section.word,
             name=f"{fmt.slug(section.word)}_acceptance_by_c",
             alt="Acceptance length of each drafter over the number of requests in flight",
-            caption="1 + accepted / drafts over all requests of a level; "
-            f"{captions.counted_by(summary, section.drafted, METRIC, 'rounds a point')}; a sum, so "
-            "without an interval. 1 is a drafter that never helps.",
+            caption=_caption(summary, section),
             notes=_notes(summary, section),
             draw=lambda section=section: _draw(summary, section),  # type: ignore[misc]
         )
         for section in summary.sections
         if section.workload == "concurrency" and len(section.levels) > 1 and section.drafted
     ]
+
+
+def _caption(summary: Summary, section: Section) -> str:
+    counted = captions.counted_by(summary, section.drafted, METRIC, "round", "a point")
+    return (
+        f"1 + accepted / drafts over all requests of a level; {counted}; a sum, so without an "
+        "interval. 1 is a drafter that never helps."
+    )
 
 
 def _notes(summary: Summary, section: Section) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def _positions_picture(summary: Summary, section: Section, view: CellView) -> Pi
         name=f"{fmt.slug(section.word)}_acceptance_{fmt.slug(view.cell.variant)}",
         alt=f"Share of rounds in which {view.cell.variant} accepts each drafted position, by kind",
         caption="Rounds that accepted the position, over all rounds; "
-        f"{captions.counted_by(summary, [view], 'acceptance_length', 'rounds')}; a sum, so without "
+        f"{captions.counted_by(summary, [view], 'acceptance_length', 'round')}; a sum, so without "
         "an interval. The points of a line, summed, plus one are its acceptance length. Dashed: "
         "all kinds.",
         notes=tuple(gaps),

@@ -18,9 +18,12 @@ def requests_in_boots(views: Sequence[CellView]) -> str:
     return f"n = {requests} requests in {boots} boot{'' if boots == '1' else 's'}"
 
 
-def counted_by(summary: Summary, views: Sequence[CellView], metric: str, what: str) -> str:
-    """n = 80 to 120 rounds: what the figures over all kinds count."""
-    return f"n = {between(_counts(summary, views, metric))} {what}"
+def counted_by(
+    summary: Summary, views: Sequence[CellView], metric: str, noun: str, per: str = ""
+) -> str:
+    """n = 80 to 120 rounds a variant: what the figures over all kinds count."""
+    counts = between(_counts(summary, views, metric))
+    return f"n = {counts} {noun}{'' if counts == '1' else 's'}{f' {per}' if per else ''}"
 
 
 def _counts(summary: Summary, views: Sequence[CellView], metric: str) -> list[int]:

@@ -146,13 +146,25 @@ def brackets(axes: Axes, summary: Summary, section: Section) -> None:
     """The bands in which a drafter's curve falls behind its reference's; of other pairs the words
     tell.
     """
-    leaders: dict[tuple[int, int], list[str]] = {}
+    for row, (levels, names) in enumerate(_leaders(summary, section).items()):
+        _bracket(axes, levels, names, row)
+
+
+def bracket_words(summary: Summary, sections: Sequence[Section]) -> str:
+    """For a caption, where there is a band to explain."""
+    if not any(_leaders(summary, section) for section in sections):
+        return ""
+    return " A yellow band is where a drafter falls behind its reference."
+
+
+def _leaders(summary: Summary, section: Section) -> Mapping[tuple[int, int], list[str]]:
+    """Bracket -> the drafters that fall behind in it."""
+    found: dict[tuple[int, int], list[str]] = {}
     for crossing in sentences.over_references(summary, section):
         low, high = crossing.bracket.last_ahead, crossing.bracket.first_behind
         if low is not None and high is not None:
-            leaders.setdefault((low, high), []).append(crossing.leader)
-    for row, (levels, names) in enumerate(leaders.items()):
-        _bracket(axes, levels, names, row)
+            found.setdefault((low, high), []).append(crossing.leader)
+    return found
 
 
 def _bracket(axes: Axes, levels: tuple[int, int], names: Sequence[str], row: int) -> None:

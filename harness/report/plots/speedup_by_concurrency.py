@@ -11,6 +11,7 @@ from harness.cell_view import CellView
 from harness.report.plots import captions
 from harness.report.plots.curves import (
     SHAPES,
+    bracket_words,
     brackets,
     curve,
     have_room_at_their_ends,
@@ -60,11 +61,11 @@ def _compared(section: Section) -> tuple[CellView, ...]:
 
 def _caption(summary: Summary, sections: Sequence[Section]) -> str:
     views = [view for section in sections for view in _compared(section)]
-    counted = captions.counted_by(summary, views, METRIC, "boots a side")
+    counted = captions.counted_by(summary, views, METRIC, "boot", "a side")
     return (
         f"Aggregate over the reference's at the same c, a step up is a doubling; {counted}. "
         f"{captions.interval(summary, views, METRIC, 'Bands')}; a band that holds 1x tells "
-        "nothing. A yellow band is where a drafter falls behind its reference."
+        f"nothing.{bracket_words(summary, sections)}"
     )
 
 

@@ -9,6 +9,7 @@ from harness.analysis.summary import ALL, Section, Summary
 from harness.report.plots import captions
 from harness.report.plots.curves import (
     SHAPES,
+    bracket_words,
     brackets,
     curve,
     have_room_at_their_ends,
@@ -53,11 +54,11 @@ def throughput_by_concurrency(summary: Summary) -> list[Picture]:
 
 def _caption(summary: Summary, sections: Sequence[Section]) -> str:
     views = [view for section in sections for view in section.views]
-    counted = captions.counted_by(summary, views, METRIC, "waves or repetitions a point")
+    counted = captions.counted_by(summary, views, METRIC, "repetition", "a point")
     return (
         "Tokens of all streams over the time from the first request to the last end; "
-        f"{counted}. {captions.interval(summary, views, METRIC, 'Bands')}. A yellow band is where "
-        "a drafter falls behind its reference."
+        f"{counted}. {captions.interval(summary, views, METRIC, 'Bands')}."
+        f"{bracket_words(summary, sections)}"
     )
 
 

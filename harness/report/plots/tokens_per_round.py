@@ -29,9 +29,7 @@ def tokens_per_round(summary: Summary) -> list[Picture]:
             section=section.word,
             name=f"{fmt.slug(section.word)}_tokens_per_round",
             alt="Acceptance length of each drafter by kind of prompt, under its ceiling",
-            caption="1 + accepted / drafts over all requests of a kind; "
-            f"{captions.counted_by(summary, section.drafted, METRIC, 'rounds a variant')}; a sum, "
-            "so without an interval. The line above a bar is its ceiling, k + 1.",
+            caption=_caption(summary, section),
             notes=tuple(
                 f"{view.cell.variant}, {kind}: {estimate.reason}"
                 for view in section.drafted
@@ -43,6 +41,14 @@ def tokens_per_round(summary: Summary) -> list[Picture]:
         for section in summary.sections
         if section.workload in DECODING and section.drafted
     ]
+
+
+def _caption(summary: Summary, section: Section) -> str:
+    counted = captions.counted_by(summary, section.drafted, METRIC, "round", "a variant")
+    return (
+        f"1 + accepted / drafts over all requests of a kind; {counted}; a sum, so without an "
+        "interval. The line above a bar is its ceiling, k + 1."
+    )
 
 
 def _bars(section: Section) -> Bars:

@@ -15,7 +15,7 @@ def depth(summary: Summary) -> list[Table]:
     return [
         Table(
             name=f"{file_word(section)}_depth_{fmt.slug(views[0].cell.drafter or '')}",
-            title=f"Depth: {views[0].cell.drafter} on {views[0].cell.target} by k",
+            title=f"{views[0].cell.drafter} on {views[0].cell.target} by k, {section.word}",
             columns=(
                 "variant",
                 "k",

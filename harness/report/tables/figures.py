@@ -187,15 +187,18 @@ def with_other_weights(section: Section) -> Mapping[str, str]:
 
 def with_other_sessions(section: Section) -> Mapping[str, Sequence[str]]:
     """Variant -> the sessions that measured it, where they are others than the first variant's."""
-    first = sessions_of(section, section.variants[0])
-    told = {variant: sessions_of(section, variant) for variant in section.variants}
+    told = sessions_of(section)
+    first = told[section.views[0].cell.variant]
     return {variant: own for variant, own in told.items() if own and own != first}
 
 
-def sessions_of(section: Section, variant: str) -> Sequence[str]:
-    """In the order of their boots; none where nothing was measured."""
-    boots = [boot for view in section.of_variant(variant) for boot in view.boots]
-    return list(dict.fromkeys(boot.where.session_id for boot in boots))
+def sessions_of(section: Section) -> Mapping[str, Sequence[str]]:
+    """By variant, in the order of their boots; none where nothing was measured."""
+    found: dict[str, dict[str, None]] = {}
+    for view in section.views:
+        own = found.setdefault(view.cell.variant, {})
+        own.update(dict.fromkeys(boot.where.session_id for boot in view.boots))
+    return {variant: list(own) for variant, own in found.items()}
 
 
 def decoding_sections(summary: Summary) -> Iterable[Section]:

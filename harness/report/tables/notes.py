@@ -43,7 +43,7 @@ def _session_notes(section: Section) -> Iterator[str]:
     if others:
         told = {variant: fmt.listed(ids) for variant, ids in others.items()}
         named = "; ".join(f"{ids} ({fmt.listed(who)})" for ids, who in _grouped(told))
-        own = fmt.listed(sessions_of(section, section.variants[0]))
+        own = fmt.listed(sessions_of(section)[section.views[0].cell.variant])
         yield (
             f"{fmt.OTHER_SESSION_MARK} measured in another session than the first row's ({own}): "
             f"{named}. What a control says of them stands under Sessions and machines."
