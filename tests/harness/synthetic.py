@@ -204,7 +204,7 @@ OWN_TOKEN, REFERENCE_TOKEN = 7, 9
 
 
 def rescore(own: Request, reference: Request, likeliest: Sequence[LikelyToken]) -> Rescore:
-    """What a reference's engine told of a difference at the thirtieth token."""
+    """What a reference's engine told of a difference at token 30."""
     return Rescore(
         where=own.where,
         at="2026-11-29T12:20:00Z",
