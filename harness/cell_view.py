@@ -216,6 +216,15 @@ class CellView:
         return found
 
     @cached_property
+    def gains(self) -> Mapping[Where, CountersDelta | NotMeasured]:
+        """What the counters gained, by scope; of a scope that has readings before and after."""
+        return {
+            where: counters_delta(pair.before.counters, pair.after.counters)
+            for where, pair in self.readings.items()
+            if pair.before and pair.after and pair.before.counters and pair.after.counters
+        }
+
+    @cached_property
     def ledger(self) -> tuple[LedgerEntry, ...]:
         """One entry per scope that has a reading before and one after, in recorded order."""
         if self.kind is not None and self.counters_are_shared:
@@ -233,7 +242,7 @@ class CellView:
         return where.boot_id in self.boot_ids
 
     def _entry(self, where: Where, pair: Readings) -> LedgerEntry:
-        delta = _difference(pair.before, pair.after)
+        delta = _difference(pair.before, pair.after, self.gains.get(where))
         if isinstance(delta, str):
             return LedgerEntry(where=where, delta=None, reason=delta)
         asked = self.asked_in(where)
@@ -347,20 +356,21 @@ class CellView:
         )
 
 
-def _difference(before: Snapshot | None, after: Snapshot | None) -> CountersDelta | str:
+def _difference(
+    before: Snapshot | None, after: Snapshot | None, gained: CountersDelta | NotMeasured | None
+) -> CountersDelta | str:
     """What a scope gained, or why its two readings cannot tell."""
     if before is None or after is None:
         moment = "before" if before is None else "after"
         return f"unavailable: no counters were read {moment} it"
-    if before.counters is None or after.counters is None:
+    if gained is None:
         told = before.error or after.error or "the engine keeps no counters that we know"
         return f"unavailable: {told}"
     if before.quiet is False or after.quiet is False:
         return "unavailable: the engine was not quiet when its counters were read"
-    delta = counters_delta(before.counters, after.counters)
-    if isinstance(delta, NotMeasured):
-        return f"unavailable: {delta.reason.replace('_', ' ')}, {delta.message}"
-    return delta
+    if isinstance(gained, NotMeasured):
+        return f"unavailable: {gained.reason.replace('_', ' ')}, {gained.message}"
+    return gained
 
 
 def _foreign_work(delta: CountersDelta, asked: Asked, max_tokens: int) -> str | None:

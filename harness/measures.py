@@ -8,6 +8,7 @@ is clamped.
 import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from harness.records import Counters
@@ -213,6 +214,8 @@ class CountersDelta:
 
 _SECONDS = ("draft_s", "verify_s", "generation_s")
 _COUNTS = tuple(f.name for f in fields(CountersDelta) if f.name not in ("accepted_at", *_SECONDS))
+_NAMES = _COUNTS + _SECONDS
+_values = attrgetter(*_NAMES)  # at once: this is done for every request of a run
 
 
 def counters_delta(before: Counters | None, after: Counters | None) -> CountersDelta | NotMeasured:
@@ -232,8 +235,7 @@ def _refusal(before: Counters, after: Counters) -> NotMeasured | None:
         before.process_start_s != after.process_start_s
     ):
         return NotMeasured(reason="restart", message="the engine's process started anew in between")
-    for name in _COUNTS + _SECONDS:
-        old, new = getattr(before, name), getattr(after, name)
+    for name, old, new in zip(_NAMES, _values(before), _values(after), strict=True):
         if old is not None and (new is None or new < old):
             fell = "vanished" if new is None else f"went from {old} to {new}"
             return NotMeasured(reason="counter_reset", message=f"{name} {fell}")
@@ -246,15 +248,15 @@ def _refusal(before: Counters, after: Counters) -> NotMeasured | None:
 
 
 def _difference(before: Counters, after: Counters) -> CountersDelta:
-    def gained(name: str) -> int | float | None:
-        new = getattr(after, name)
-        return None if new is None else new - (getattr(before, name) or 0)
-
+    gained = (
+        None if new is None else new - (old or 0)
+        for old, new in zip(_values(before), _values(after), strict=True)
+    )
     accepted_at = None
     if after.accepted_at is not None:
         accepted_at = tuple(n - o for o, n in _positions(before.accepted_at, after.accepted_at))
     return CountersDelta(
-        **{name: gained(name) for name in _COUNTS + _SECONDS},  # type: ignore[arg-type]
+        **dict(zip(_NAMES, gained, strict=True)),
         accepted_at=accepted_at,
     )
 
@@ -280,8 +282,9 @@ def pooled(deltas: Iterable[CountersDelta]) -> CountersDelta:
         depth = max(len(row.accepted_at or ()) for row in rows)
         padded = [_padded(row.accepted_at or (), depth) for row in rows]
         accepted_at = tuple(sum(column) for column in zip(*padded, strict=True))
+    columns = zip(*map(_values, rows), strict=True) if rows else [()] * len(_NAMES)
     return CountersDelta(
-        **{name: _sum_known([getattr(row, name) for row in rows]) for name in _COUNTS + _SECONDS},
+        **{name: _sum_known(column) for name, column in zip(_NAMES, columns, strict=True)},
         accepted_at=accepted_at,
     )
 

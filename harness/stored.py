@@ -11,12 +11,12 @@ import weakref
 from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import cache, cached_property, lru_cache, partial
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, get_type_hints, overload
 
 import msgspec
 import numpy as np
@@ -65,12 +65,11 @@ class _Part:
 class StoredRequests:
     """The requests of a run that count, by cell. Warm-ups are those of a repetition below 0."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, counts: Callable[[Where], bool]) -> None:
         self._path = folder.path_of(Request)
         self._open = lru_cache(CHUNKS_OPEN)(_opened)
         self._parts: dict[str, list[_Part]] = defaultdict(list)
         self._held: OrderedDict[tuple[str, bool], RequestTable] = OrderedDict()
-        counts = cache(folder.counting())
         for chunk in self._chunks(folder.end_of(Request)):
             for part in filter(lambda part: counts(part.place), _parts(chunk)):
                 if chunk.is_negative:
@@ -153,7 +152,19 @@ def _ranges(path: Path, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _columns(path: Path, between: tuple[int, int]) -> Columns:
-    return columns_of((at, decode(line, Request, path, at)) for at, line in lines(path, *between))
+    rows = ((at, decode(line, _Row, path, at)) for at, line in lines(path, *between))
+    return columns_of(rows)
+
+
+def _slots(kind: type[Any]) -> Iterator[tuple[str, Any] | tuple[str, Any, Any]]:
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        has_default = each.default is not MISSING
+        yield (each.name, hints[each.name], *([each.default] if has_default else []))
+
+
+# a request that is looked at once: slots are filled in half the time of a record's dictionary
+_Row: Any = msgspec.defstruct("_Row", list(_slots(Request)), kw_only=True, gc=False)
 
 
 def _chunk(columns: Columns, lying: pa.Table | Path) -> _Chunk:
@@ -256,10 +267,9 @@ class _Placed(msgspec.Struct):
 class StoredRecords(Generic[R]):
     """The measured records of one type that count, by cell: only where they lie is held."""
 
-    def __init__(self, folder: RunFolder, kind: type[R]) -> None:
+    def __init__(self, folder: RunFolder, kind: type[R], counts: Callable[[Where], bool]) -> None:
         self._path, self._kind = folder.path_of(kind), kind
         self._lines: dict[str, array[int]] = defaultdict(lambda: array("q"))
-        counts = folder.counting()
         for at, line in lines(self._path, 0, folder.end_of(kind)):
             where = decode(line, _Placed, self._path, at).where
             if is_measured(where) and counts(where):

@@ -7,7 +7,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -138,20 +138,23 @@ class _Records:
         self.folder = folder
         self.sessions = {item.where.session_id: item for item in folder.read(Session)}
         self.boots = {item.where.boot_id: item for item in folder.boots()}
-        self.requests = StoredRequests(folder)
-        self.snapshots = StoredRecords(folder, Snapshot)
+        counts = cache(folder.counting())
+        self.requests = StoredRequests(folder, counts)
+        self.snapshots = StoredRecords(folder, Snapshot, counts)
         self.ends: dict[str, list[RepetitionEnd]] = defaultdict(list)
-        for end in folder.usable(RepetitionEnd):
-            refuse_negative(end)
-            if is_measured(end.where):
-                self.ends[str(end.where.cell_id)].append(end)
+        for end in folder.read(RepetitionEnd):
+            if counts(end.where):
+                refuse_negative(end)
+                if is_measured(end.where):
+                    self.ends[str(end.where.cell_id)].append(end)
         self.cell_ends: dict[str | None, dict[str | None, CellEnd]] = defaultdict(dict)
         for cell_end in folder.read(CellEnd):
             self.cell_ends[cell_end.where.cell_id][cell_end.where.block_id] = cell_end
         self.rescores: dict[str, dict[str, Rescore]] = defaultdict(dict)
-        for rescore in folder.usable(Rescore):
+        for rescore in folder.read(Rescore):
             where = rescore.where
-            self.rescores[str(where.cell_id)][str(where.request_id)] = rescore
+            if counts(where):
+                self.rescores[str(where.cell_id)][str(where.request_id)] = rescore
         self.samples = _Samples(folder.read(MachineSample))
         self.warmups: dict[str | None, list[Request]] = defaultdict(list)
         for cell_id in self.requests.cell_ids:

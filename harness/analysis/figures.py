@@ -13,8 +13,9 @@ from harness.analysis.comparisons import BootFigures, boot_figures
 from harness.analysis.measured import Measured
 from harness.analysis.metrics import DECODING, HEADLINE, METRICS
 from harness.analysis.outputs import Losslessness
+from harness.analysis.spread import Spread, spread
 from harness.analysis.stats import Interval
-from harness.cell_view import CellView
+from harness.cell_view import CellView, LedgerEntry
 from harness.records import Verdict
 
 
@@ -39,6 +40,8 @@ class CellFigures:
     figures: Mapping[tuple[str, str | None], Figure]
     positions: Mapping[tuple[str, str | None], tuple[Measured, ...]]
     headline: Mapping[str | None, BootFigures]
+    counted: LedgerEntry  # over all kinds
+    spread: Spread | None  # None: not known of such a cell
     losslessness: Losslessness | None  # None: not asked of such a cell
 
     @classmethod
@@ -50,6 +53,8 @@ class CellFigures:
             figures=dict(_figures(view)),
             positions=dict(_positions(view)),
             headline=dict(_headline(view)),
+            counted=view.total,
+            spread=spread(view),
             losslessness=_losslessness(view),
         )
 

@@ -9,10 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from harness.analysis import stats
-from harness.analysis.summary import Summary
 from harness.cell_view import CellView
+
+if TYPE_CHECKING:
+    from harness.analysis.summary import Summary  # which is made of what this module makes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +28,16 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class Spread:
     """`within`: over repetitions of a prompt in a boot. `across`: over boots. None: too few."""
+
+    within: Parts | None
+    across: Parts | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Of one variant."""
 
     word: str
     view: CellView
@@ -41,17 +52,20 @@ class _Figures:
     round_time: float
 
 
-def splits(summary: Summary) -> Iterator[Split]:
-    """Of the variants whose rounds were counted around every request."""
+def spread(view: CellView) -> Spread | None:
+    """Of decoding one at a time, where the rounds were counted around every request."""
+    if view.cell.load != "single" or view.cell.workload == "prefill":
+        return None
+    found = _figures(view)
+    return Spread(within=_within(found), across=_across(found)) if found else None
+
+
+def splits(summary: "Summary") -> Iterator[Split]:
     for section in summary.sections:
-        if not section.is_single or section.workload == "prefill":
-            continue
         for view in section.views:
-            found = _figures(view)
-            if found:
-                yield Split(
-                    word=section.word, view=view, within=_within(found), across=_across(found)
-                )
+            found = summary.spreads[view.cell.cell_id]
+            if found is not None:
+                yield Split(word=section.word, view=view, within=found.within, across=found.across)
 
 
 def _figures(view: CellView) -> dict[tuple[str, str], list[_Figures]]:

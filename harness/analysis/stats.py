@@ -63,15 +63,18 @@ def smallest_sample(share: float) -> int:
 
 def log_spread(samples: Groups) -> tuple[float, int] | None:
     """Pooled standard deviation of logarithms within samples, and its degrees of freedom."""
-    centred = [
-        math.log(value) - fmean(math.log(other) for other in sample)
-        for sample in samples
-        for value in sample
-    ]
-    freedom = len(centred) - sum(1 for sample in samples if sample)
+    centred = [each for sample in samples for each in _centred(sample)]
+    freedom = len(centred) - sum(1 for sample in samples if len(sample))
     if freedom < 1:
         return None
     return math.sqrt(math.fsum(value**2 for value in centred) / freedom), freedom
+
+
+def _centred(sample: Group) -> list[float]:
+    """Logarithms less their mean."""
+    logs = [math.log(value) for value in sample]
+    centre = fmean(logs) if logs else 0.0
+    return [value - centre for value in logs]
 
 
 @cache

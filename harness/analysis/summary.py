@@ -24,7 +24,8 @@ from harness.analysis.metrics import (
     POSITION_METRICS,
 )
 from harness.analysis.outputs import Losslessness
-from harness.cell_view import CellView
+from harness.analysis.spread import Spread
+from harness.cell_view import CellView, LedgerEntry
 from harness.records import Estimate, Level, LoadShape, Manifest, MetricRow, Verdict
 from harness.store import RunFolder
 
@@ -110,6 +111,8 @@ class Summary:
     crossings: Mapping[str, tuple[Crossing, ...]]  # by section word
     visible_effects: tuple[VisibleEffect, ...]
     boot_figures: Mapping[tuple[str, str], BootFigures]  # (cell id, kind): the headline figure
+    counted: Mapping[str, LedgerEntry]  # cell id: what the engine's counters gained
+    spreads: Mapping[str, Spread | None]  # cell id: None where it is not known
 
     @property
     def manifest(self) -> Manifest:
@@ -163,6 +166,8 @@ def summarise(folder: RunFolder) -> Summary:
             for cell_id, each in found.items()
             for kind, figures in each.headline.items()
         },
+        counted={cell_id: each.counted for cell_id, each in found.items()},
+        spreads={cell_id: each.spread for cell_id, each in found.items()},
     )
 
 

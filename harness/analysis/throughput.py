@@ -370,9 +370,11 @@ def occupancy(view: CellView) -> Measured:
 def _repetitions(view: CellView) -> Iterator[Rows]:
     """The rows of each repetition's requests."""
     places, numbers = view.sent.places()
-    number_of = {place: number for number, place in enumerate(places)}
+    order = np.argsort(numbers, kind="stable")
+    starts = np.searchsorted(numbers[order], np.arange(len(places) + 1))
+    rows = dict(zip(places, np.split(order, starts[1:-1]), strict=True)) if places else {}
     for end in view.ends:
-        yield np.flatnonzero(numbers == number_of.get(replace(end.where, request_id=None), -1))
+        yield rows.get(replace(end.where, request_id=None), order[:0])
 
 
 def energy_per_token(view: CellView) -> Measured:

@@ -9,8 +9,7 @@ from harness.records import Counters
 
 
 def counter_reset(view: CellView) -> Finding:
-    for before, after in _readings(view):
-        found = measures.counters_delta(before, after)
+    for found in view.gains.values():
         if not isinstance(found, measures.NotMeasured):
             continue
         if found.reason == "restart":

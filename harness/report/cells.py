@@ -6,7 +6,6 @@ The words of `dflashbench explain` and of CELLS.md, which every figure of RESULT
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
-from harness.analysis.ledger import counted
 from harness.analysis.metrics import COMPARISONS, METRICS, POSITION_METRICS
 from harness.analysis.summary import ALL, Section, Summary
 from harness.cell_view import CellView
@@ -48,7 +47,7 @@ def _how(summary: Summary, section: Section, view: CellView) -> Iterator[str]:
     yield ""
     yield from _headline(summary, section, view)
     yield from _ratio(summary, view)
-    yield from _acceptance(view)
+    yield from _acceptance(summary, view)
     yield f"* {fmt.prose(_measured(view))}"
     for verdict in summary.verdicts_of(view):
         yield f"* {verdict.level}, {verdict.check}: {fmt.prose(verdict.message)}"
@@ -142,10 +141,10 @@ def _interval(estimate: Estimate) -> str:
     return f" (95 % interval {bounds}, {estimate.method}, n = {estimate.n} a side)"
 
 
-def _acceptance(view: CellView) -> Iterator[str]:
+def _acceptance(summary: Summary, view: CellView) -> Iterator[str]:
     if view.cell.drafter is None:
         return
-    entry = counted(view)
+    entry = summary.counted[view.cell.cell_id]
     if entry.delta is None:
         yield f"* acceptance: n/a, {fmt.prose(entry.reason or 'no counters were read')}"
     elif entry.delta.drafts and entry.delta.accepted_tokens is not None:

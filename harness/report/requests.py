@@ -1,16 +1,15 @@
 """requests.csv and requests.parquet: every measured request, written as it is read."""
 
-import csv
-from collections.abc import Iterable, Iterator, Sequence
-from io import StringIO
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.analysis.dataset import REQUEST_COLUMNS, Dataset, requests_table
-from harness.parallel import in_order
 from harness.store import replace_file
 
 ROWS_AT_ONCE = 50_000
@@ -23,42 +22,68 @@ _NULLABLE = {
 
 
 def write_requests(data: Dataset, folder: Path) -> None:
-    replace_file(folder / "requests.parquet", lambda beside: _write_parquet(data, beside))
-    replace_file(folder / "requests.csv", lambda beside: _write_csv(data, beside))
+    replace_file(
+        folder / "requests.csv",
+        lambda lines: replace_file(
+            folder / "requests.parquet", lambda columns: _write(data, lines, columns)
+        ),
+    )
+
+
+def _write(data: Dataset, lines: Path, columns: Path) -> None:
+    schema = _of_pandas(REQUEST_COLUMNS)
+    with open(lines, "wb") as file, pq.ParquetWriter(columns, schema) as writer:
+        file.write(f"{','.join(REQUEST_COLUMNS.names)}\n".encode())
+        for table in _tables(data):
+            _write_lines(table, file)
+            writer.write_table(table.cast(schema), row_group_size=ROWS_AT_ONCE)
 
 
 def _tables(data: Dataset) -> Iterator[pa.Table]:
     """Cells in the plan's order, many requests at once."""
-    together: list[pa.Table] = []
+    together = [REQUEST_COLUMNS.empty_table()]
     for view in data.views:
         together.append(requests_table(view.afresh()))
         if sum(table.num_rows for table in together) >= ROWS_AT_ONCE:
             yield pa.concat_tables(together)
-            together = []
-    yield pa.concat_tables([REQUEST_COLUMNS.empty_table(), *together])
+            together = [REQUEST_COLUMNS.empty_table()]
+    yield pa.concat_tables(together)
 
 
-def _write_parquet(data: Dataset, path: Path) -> None:
+def _of_pandas(schema: pa.Schema) -> pa.Schema:
     """With what tells pandas that a count may be unknown and is a whole number all the same."""
-    frame = REQUEST_COLUMNS.empty_table().to_pandas(types_mapper=_NULLABLE.get)
-    schema = pa.Schema.from_pandas(frame, preserve_index=False)
-    with pq.ParquetWriter(path, schema) as writer:
-        for table in _tables(data):
-            writer.write_table(table.cast(schema))
+    frame = schema.empty_table().to_pandas(types_mapper=_NULLABLE.get)
+    return pa.Schema.from_pandas(frame, preserve_index=False)
 
 
-def _write_csv(data: Dataset, path: Path) -> None:
-    with open(path, "wb") as file:
-        file.write(_csv_lines([REQUEST_COLUMNS.names]))
-        file.writelines(in_order(_csv_of, _tables(data)))
+# --- CSV ------------------------------------------------------------------------------------------
 
 
-def _csv_of(table: pa.Table) -> bytes:
-    return _csv_lines(zip(*(column.to_pylist() for column in table.columns), strict=True))
+def _write_lines(table: pa.Table, file: BinaryIO) -> None:
+    """Arrow's own writer tells floats in another notation than all other tables have. What is not
+    known stays empty.
+    """
+    for batch in table.combine_chunks().to_batches(ROWS_AT_ONCE):
+        fields = [_told(column) for column in batch.columns]
+        rows = pc.binary_join_element_wise(
+            *fields, ",", null_handling="replace", null_replacement=""
+        )
+        file.writelines(f"{row}\n".encode() for row in rows.to_pylist())
 
 
-def _csv_lines(rows: Iterable[Sequence[object]]) -> bytes:
-    """What is not known stays empty."""
-    text = StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
+def _told(column: pa.Array) -> pa.Array:
+    if pa.types.is_floating(column.type):
+        values = column.to_numpy(zero_copy_only=False).tolist()
+        told = list(map(repr, values))
+        return pa.array(told, pa.string(), mask=column.is_null().to_numpy(zero_copy_only=False))
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.string())
+    words = column.dictionary_encode()
+    labels = pa.array(map(_quoted, words.dictionary.to_pylist()), type=pa.string())
+    return labels.take(words.indices)
+
+
+def _quoted(word: str) -> str:
+    if any(sign in word for sign in ',"\r\n'):
+        return '"' + word.replace('"', '""') + '"'
+    return word
