@@ -346,9 +346,10 @@ def test_the_process_keeps_a_log_of_what_it_really_sent():
         httpx.delete(f"{url}/log", trust_env=False)
         assert get(url, "/log").json()["answers"] == []
     (answer,) = log["answers"]
-    stamps = [answer["received_ns"], *answer["sent_ns"], answer["end_ns"]]
+    stamps = [began_ns, answer["received_ns"], *answer["sent_ns"]]
     assert len(answer["sent_ns"]) == 3 + 1  # the tokens, then finish reason, usage and [DONE]
-    assert [began_ns, *stamps, ended_ns] == sorted([began_ns, *stamps, ended_ns])
+    for last in (answer["end_ns"], ended_ns):  # either may come first on a busy machine
+        assert [*stamps, last] == sorted([*stamps, last])
     assert answer["sent_ns"][2] - answer["received_ns"] >= 30e6
     assert answer["whole"]
     assert log["in_flight_max"] == 1
