@@ -19,7 +19,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_PROCESSES = 8  # each holds an interpreter and its libraries
-FEWEST_THINGS = 5  # below, a start costs more than it saves
+FEWEST_THINGS = 12  # below, a start costs more than it saves
 _WORK = "import sys; sys.path[:] = sys.argv[1:]; from harness.parallel import work; work()"
 
 
