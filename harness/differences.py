@@ -74,7 +74,7 @@ def pairs(own: Sequence[Request], reference: Sequence[Request]) -> tuple[Pair, .
     return tuple(
         Pair(own=request, reference=first[_sent(request)])
         for request in own
-        if _sent(request) in first and request != first[_sent(request)]
+        if _sent(request) in first and not _is_same(request, first[_sent(request)])
     )
 
 
@@ -83,7 +83,16 @@ def _sent(request: Request) -> tuple[str, str | None]:
     return request.prompt_id, request.salt
 
 
+def _is_same(one: Request, other: Request) -> bool:
+    """By what tells them apart: two records have forty fields to compare."""
+    same_id = one.where.request_id == other.where.request_id
+    return same_id and one.text_sha256 == other.text_sha256
+
+
 def pairs_of(view: CellView) -> tuple[Pair, ...]:
+    """A kind's are among the whole cell's, which need not be read again."""
+    if view.whole is not None and view.kind != view.whole.kind:
+        return tuple(pair for pair in pairs_of(view.whole) if pair.own.kind == view.kind)
     return view.remembered("pairs", lambda: pairs(view.ok, (view.reference or view).ok))
 
 

@@ -42,6 +42,7 @@ class CellFigures:
     headline: Mapping[str | None, BootFigures]
     counted: LedgerEntry  # over all kinds
     spread: Spread | None  # None: not known of such a cell
+    quiet: frozenset[bool | None]  # whether the engine was, at each reading of its counters
     losslessness: Losslessness | None  # None: not asked of such a cell
 
     @classmethod
@@ -55,6 +56,7 @@ class CellFigures:
             headline=dict(_headline(view)),
             counted=view.total,
             spread=spread(view),
+            quiet=frozenset(_quiet(view)),
             losslessness=_losslessness(view),
         )
 
@@ -102,6 +104,11 @@ def _positions(view: CellView) -> Iterator[tuple[tuple[str, str | None], tuple[M
         kind = narrowed.kind
         yield ("acceptance_at_position", kind), ledger.acceptance_at_position(narrowed)
         yield ("conditional_acceptance_at_position", kind), ledger.conditional_acceptance(narrowed)
+
+
+def _quiet(view: CellView) -> Iterator[bool | None]:
+    for pair in view.readings.values():
+        yield from (each.quiet for each in (pair.before, pair.after) if each and each.counters)
 
 
 def _losslessness(view: CellView) -> Losslessness | None:

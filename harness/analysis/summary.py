@@ -113,6 +113,7 @@ class Summary:
     boot_figures: Mapping[tuple[str, str], BootFigures]  # (cell id, kind): the headline figure
     counted: Mapping[str, LedgerEntry]  # cell id: what the engine's counters gained
     spreads: Mapping[str, Spread | None]  # cell id: None where it is not known
+    quiet: frozenset[bool | None]  # whether engines were, at each reading of their counters
 
     @property
     def manifest(self) -> Manifest:
@@ -168,6 +169,7 @@ def summarise(folder: RunFolder) -> Summary:
         },
         counted={cell_id: each.counted for cell_id, each in found.items()},
         spreads={cell_id: each.spread for cell_id, each in found.items()},
+        quiet=frozenset(each for figures in found.values() for each in figures.quiet),
     )
 
 

@@ -93,14 +93,12 @@ def _effect(effect: VisibleEffect) -> str:
 
 def _counters(summary: Summary) -> str:
     """How quiet the engine was, as its readings tell: what was not quiet left no acceptance."""
-    # a set: of a large run the readings themselves would not all have room
-    quiet = {item.quiet for view in summary.data.views for item in view.snapshots if item.counters}
-    if not quiet:
+    if not summary.quiet:
         return "No engine of this run keeps counters that we know: nothing is said of acceptance."
     said = (
         "Counters are the engine's own, read while it was quiet: around every request with one "
         "stream, around each wave or repetition under load."
     )
-    if None in quiet:
+    if None in summary.quiet:
         said += " Where an engine cannot tell, two readings one second apart had to be equal."
     return said
