@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from harness.adapters.base import Ask
 from harness.config import load_matrix
 from harness.prompts import load_prompt_set
-from harness.records import LikelyToken, Variant, Where
+from harness.records import LikelyToken, Matrix, Variant, Where
 from harness.run import boot
 from harness.run.boot import RunningEngine
 from harness.run.rendering import prompt_tokens
@@ -18,16 +19,21 @@ from .conftest import CHECKOUT
 
 pytestmark = pytest.mark.external
 
-MATRIX = load_matrix(CHECKOUT / "configs" / "matrices" / "three-engines.yaml")
 NEEDS = {"llama.cpp": ".engines/models/demo-dense.f32.gguf", "vLLM": ".engines/vllm/bin/python"}
 WHERE = Where(run_id="r", session_id="s1", block_id="b1", boot_id="b1-s1")
 ANSWER = "```python\ndef "
 """What an answer to the first prompt may begin with."""
 
 
+@cache
+def matrix() -> Matrix:
+    """Read when a test runs: it names files that only `tests/external/install` makes."""
+    return load_matrix(CHECKOUT / "configs" / "matrices" / "three-engines.yaml")
+
+
 @asynccontextmanager
 async def running(name: str, folder: Path) -> AsyncIterator[tuple[RunningEngine, Variant]]:
-    variant = next(variant for variant in MATRIX.variants if variant.name == name)
+    variant = next(variant for variant in matrix().variants if variant.name == name)
     folder.mkdir()
     engine = await boot.launch(variant, variant.flags, WHERE, folder)
     try:
@@ -47,7 +53,7 @@ async def told(
             model=variant.target.name,
             messages=prompt.messages,
             max_tokens=1,
-            sampling=MATRIX.sampling,
+            sampling=matrix().sampling,
             length="natural",
         )
         adapter = engine.adapter
