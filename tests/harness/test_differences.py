@@ -327,6 +327,7 @@ def test_the_table_says_how_many_differences_are_what_and_up_to_which_gap_roundi
     texts = [[entry.text for entry in row] for row in table.rows]
 
     assert table.columns[2:] == (
+        "workload",
         "identical outputs",
         "first difference",
         "near-ties",
@@ -335,8 +336,8 @@ def test_the_table_says_how_many_differences_are_what_and_up_to_which_gap_roundi
         "largest gap, nats",
         "tolerance, nats",
     )
-    assert texts[0][2:] == ["25 of 25", "none", "0", "0", "0", "–", "0.25"]
-    assert texts[1][4:] == ["1", "1", "1", "2.0", "0.25"]
+    assert texts[0][2:] == ["generate", "25 of 25", "none", "0", "0", "0", "–", "0.25"]
+    assert texts[1][5:] == ["1", "1", "1", "2.0", "0.25"]
     assert "Up to the tolerance rounding explains it: a near-tie." in table.notes[0]
     assert "near-tie of the target or a fault" in table.notes[1]
 
@@ -352,7 +353,7 @@ def test_a_run_that_asked_for_no_odds_says_so_in_place_of_words(tmp_path: Path) 
         ),
     )
     (_, drafted) = losslessness(summarise(folder))[0].rows
-    near, real, unknown, gap = drafted[4:8]
+    near, real, unknown, gap = drafted[5:9]
 
     assert (near.reason, real.reason) == ("the run did not ask for odds",) * 2
     assert (near.text, unknown.text, gap.text) == ("n/a", "3", "–")

@@ -12,6 +12,7 @@ from harness.report.tables.table import Entry, Formatter, Table, count, label, m
 
 def losslessness(summary: Summary) -> list[Table]:
     rows = []
+    workloads = {view.cell.cell_id: view.cell.workload for view in summary.data.views}
     for result in summary.losslessness:
         if result.reason is not None:
             same = missing(result.reason)
@@ -20,8 +21,9 @@ def losslessness(summary: Summary) -> list[Table]:
                 text=f"{result.num_identical} of {result.num_compared}",
                 value=result.num_identical / result.num_compared,
             )
+        what = (result.variant, result.against, workloads[result.cell_id])
         where = _first_difference(result)
-        rows.append((label(result.variant), label(result.against), same, where, *_judged(result)))
+        rows.append((*map(label, what), same, where, *_judged(result)))
     if not rows:
         return []
     return [
@@ -31,6 +33,7 @@ def losslessness(summary: Summary) -> list[Table]:
             columns=(
                 "variant",
                 "against",
+                "workload",
                 "identical outputs",
                 "first difference",
                 "near-ties",
@@ -41,7 +44,7 @@ def losslessness(summary: Summary) -> list[Table]:
             ),
             rows=tuple(rows),
             notes=tuple(_notes(summary)),
-            num_labels=2,
+            num_labels=3,
         )
     ]
 
