@@ -1,29 +1,42 @@
 """Curves of a figure over the requests in flight: what the pictures of concurrency share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import blended_transform_factory, offset_copy
 
 from harness.analysis.summary import ALL, Section, Summary
+from harness.cell_view import CellView
 from harness.records import Estimate
 from harness.report import sentences
 from harness.report.plots.style import (
     BAND,
     BAND_INK,
+    HOLLOW,
+    IN_FLIGHT,
     INK,
     PAPER,
+    WIDTH_IN,
     Look,
+    doubling_axis,
     estimate_of,
     is_comparable,
+    legend_of_curves,
+    looks,
+    plain_frame,
     spread,
+    title_of_panels,
 )
 
 SHAPES: Mapping[str, str] = {
     "wave": "Waves: c requests start together",
     "closed": "Closed loop: c requests always in flight",
 }
+Panels: TypeAlias = Sequence[tuple[Section, Sequence[CellView]]]
+"""A panel's section, and those of its views that have a curve in it."""
+
 MAX_NAMED_ENDS = 7  # names that stand at the ends of curves; more have a legend
 MAX_NAME = 26  # letters; and so do longer ones
 NAME_GAP = 0.058  # between two names, as a share of the axes' height
@@ -33,6 +46,56 @@ MARKER_SIZE = 6.0
 def sections_over_c(summary: Summary) -> list[Section]:
     """Those that have a curve."""
     return [each for each in summary.sections if each.load in SHAPES and len(each.levels) > 1]
+
+
+def panels_over_c(
+    summary: Summary,
+    shown: Panels,
+    metric: str,
+    *,
+    title: str,
+    height_in: float,
+    set_heights: Callable[[Sequence[Axes], Sequence[float]], None],
+) -> Figure:
+    """The curves of the views' variants.
+
+    set_heights: gives the panels, which share it, a vertical axis for all that was drawn.
+    """
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    look_of, drawn = looks(summary), []
+    for axes, (section, views) in zip(panels, shown, strict=True):
+        for variant in _variants(views):
+            drawn += curve(axes, summary, section, variant, metric, look_of[variant])
+        doubling_axis(axes, section.levels, IN_FLIGHT)
+        axes.set_title(SHAPES[section.load], pad=10, fontsize=10.5, color=INK)
+    set_heights(panels, drawn)
+    names = _variants(view for _, views in shown for view in views)
+    for axes, (section, _) in zip(panels, shown, strict=True):
+        plain_frame(axes)
+        if _have_room_at_their_ends(names, len(shown)):
+            _names_at_ends(axes, summary, section, metric, look_of)
+        _brackets(axes, summary, section)
+    if not _have_room_at_their_ends(names, len(shown)):
+        legend_of_curves(figure, {name: look_of[name] for name in names})
+    title_of_panels(figure, title)
+    return figure
+
+
+def notes_over_c(summary: Summary, shown: Panels, metric: str) -> Iterator[str]:
+    """Why a point is missing, and what a hollow one is."""
+    for section, views in shown:
+        for view in views:
+            estimate = estimate_of(summary, view, metric, ALL)
+            if estimate.value is None:
+                cell = view.cell
+                yield f"{section.word}, {cell.variant} at c = {cell.concurrency}: {estimate.reason}"
+    if not all(is_comparable(summary, view) for _, views in shown for view in views):
+        yield HOLLOW
+
+
+def _variants(views: Iterable[CellView]) -> list[str]:
+    return list(dict.fromkeys(view.cell.variant for view in views))
 
 
 def curve(
@@ -82,11 +145,11 @@ def _band(
 # --- names ----------------------------------------------------------------------------------------
 
 
-def have_room_at_their_ends(names: Sequence[str], num_panels: int) -> bool:
+def _have_room_at_their_ends(names: Sequence[str], num_panels: int) -> bool:
     return len(names) <= MAX_NAMED_ENDS and max(map(len, names)) * num_panels <= MAX_NAME
 
 
-def names_at_ends(
+def _names_at_ends(
     axes: Axes, summary: Summary, section: Section, metric: str, looks: Mapping[str, Look]
 ) -> None:
     """At the right of the last level with its marker, pushed apart where lines end close together;
@@ -142,7 +205,7 @@ def name_beside(axes: Axes, name: str, look: Look | None, x: float, height: floa
 # --- where one overtakes another ------------------------------------------------------------------
 
 
-def brackets(axes: Axes, summary: Summary, section: Section) -> None:
+def _brackets(axes: Axes, summary: Summary, section: Section) -> None:
     """The bands in which a drafter's curve falls behind its reference's; of other pairs the words
     tell.
     """
