@@ -50,5 +50,5 @@ def _cell_id(written: str, known: list[str]) -> str:
     if holding:
         raise UsageError(f"{written!r} is a part of several cells: {', '.join(holding)}")
     close = difflib.get_close_matches(written, known, n=1, cutoff=0.4)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f"; did you mean {close[0]}?" if close else "; CELLS.md of its report lists them"
     raise UsageError(f"the run has no cell {written!r}{hint}")
